@@ -1,0 +1,11 @@
+"""The benchmark behind `rop bench`: every engine computes the same numbers, is checked first, and is timed after.
+
+    problems.py   what is computed: networks as plain data, with random inputs from a fixed seed
+    engines/      who computes it: one file per engine, each building its own network from the same data
+    worker.py     one process per engine, told what to do by JSON lines
+    runner.py     starts the workers, compares their answers, then times them in turns
+    flops.py      how many floating-point operations the recursion cannot do without
+    report.py     tables, JSON and plots
+
+Installed as the package rop.bench (setup.py maps this folder); it needs the extra `rop[bench]` for its rivals.
+"""

@@ -1,0 +1,171 @@
+"""One process per engine: reads commands as JSON lines from standard input, answers each with one JSON line.
+
+    {"do": "hello"}                                       → versions, seconds that importing took
+    {"do": "prepare", "problem", "batch", "dtype"}        → seconds
+    {"do": "answer", "work", "file"}                      → saves what every way gives; seconds of each first call
+    {"do": "choose", "work"}                              → the fastest way and its seconds per call
+    {"do": "time", "work", "way", "calls"}                → seconds of each call
+    {"do": "forget"} {"do": "memory"}                     → drop what is kept; peak memory since then
+    {"do": "gemm", "dtype"}                               → the rate of matrix products, flop/s (engine "gemm" only)
+
+An error is an answer too: {"error": …}. The process ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+WARM_UP = 2  # calls before the first one that is recorded
+CHOICE_SECONDS = 0.3  # how long each way is tried
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("engine")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner hears it and ends us
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # whatever a library prints must not get between the answers
+    os.dup2(2, 1)
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[: options.threads])
+    start = time.perf_counter()
+    worker = Worker(options.engine, options.threads)
+    worker.import_seconds = time.perf_counter() - start
+    for line in sys.stdin:
+        command = json.loads(line)
+        try:
+            reply = getattr(worker, command.pop("do"))(**command)
+        except Exception as error:
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        out.write(json.dumps(reply) + "\n")
+        out.flush()
+    return 0
+
+
+class Worker:
+    """The commands; each returns its answer."""
+
+    import_seconds = 0.0
+
+    def __init__(self, engine: str, threads: int):
+        import numpy
+
+        self.numpy = numpy
+        self.engine: Any = None
+        if engine != "gemm":
+            from . import engines
+
+            self.engine = engines.make(engine, threads)
+
+    def hello(self) -> dict[str, Any]:
+        versions = {"numpy": self.numpy.__version__, **(self.engine.versions() if self.engine else {})}
+        return {"versions": versions, "import_s": self.import_seconds}
+
+    def prepare(self, problem: str, batch: int, dtype: str) -> dict[str, Any]:
+        from . import problems
+
+        (found,) = problems.find(problem)
+        data = found.data(batch, dtype)
+        start = time.perf_counter()
+        self.engine.prepare(found, batch, dtype, data)
+        return {"seconds": time.perf_counter() - start, "works": list(self.engine.ways)}
+
+    def answer(self, work: str, file: str) -> dict[str, Any]:
+        first, arrays = {}, {}
+        for way in self.engine.ways[work]:
+            start = time.perf_counter()
+            self.engine.run(way, 0)
+            first[way] = time.perf_counter() - start
+            for name, quantity in self.engine.answer(work, way).items():
+                arrays[f"{way}/{name}"] = quantity
+        self.numpy.savez(file, **arrays)
+        return {"first_s": first}
+
+    def choose(self, work: str) -> dict[str, Any]:
+        best = {}
+        for way in self.engine.ways[work]:
+            estimate = min(timed(lambda k, way=way: self.engine.run(way, k), 2))
+            best[way] = min(timed(lambda k, way=way: self.engine.run(way, k), fitting(estimate, CHOICE_SECONDS)))
+        way = min(best, key=lambda name: best[name])
+        return {"way": way, "seconds": best[way], "tried": best}
+
+    def time(self, work: str, way: str, calls: int) -> dict[str, Any]:
+        return {"seconds": timed(lambda k: self.engine.run(way, k), calls)}
+
+    def forget(self) -> dict[str, Any]:
+        self.engine.forget()
+        gc.collect()
+        try:
+            Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        except OSError:
+            return {"reset": False}
+        return {"reset": True}
+
+    def memory(self) -> dict[str, Any]:
+        return {"peak_bytes": peak_memory()}
+
+    def gemm(self, dtype: str) -> dict[str, Any]:
+        """The best rate over a few sizes: a product large enough to be limited by arithmetic alone."""
+        rates = []
+        for n in (384, 512, 768, 1024):
+            a = self.numpy.ones((n, n), dtype)
+            c = self.numpy.empty((n, n), dtype)
+            rates.append(2 * n**3 / min(timed(lambda k, a=a, c=c: self.numpy.dot(a, a, out=c), 2)))
+        return {"rate": max(rates)}
+
+
+def timed(call: Callable[[int], Any], calls: int) -> list[float]:
+    """Seconds of each call, after some that are not recorded; without the garbage collector, as timeit does it."""
+    clock, seconds = time.perf_counter, []
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for k in range(WARM_UP):
+            call(k)
+        for k in range(calls):
+            start = clock()
+            call(k)
+            seconds.append(clock() - start)
+    finally:
+        if collecting:
+            gc.enable()
+    return seconds
+
+
+def fitting(seconds_per_call: float, budget: float) -> int:
+    """How many calls fit the budget: at least 2, at most 2000."""
+    return max(2, min(2000, round(budget / max(seconds_per_call, 1e-9))))
+
+
+def peak_memory() -> int:
+    """The largest resident size so far, in bytes; 0 where it cannot be known."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        import resource
+
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
+    except ImportError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

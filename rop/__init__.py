@@ -1,0 +1,75 @@
+"""Exact loss, gradient, Hessian-vector product and third-order product vᵀ∇H(w)v of a neural network.
+
+>>> import numpy as np, rop
+>>> net = rop.Sequential(rop.Linear(4, 8), rop.Tanh(), rop.Linear(8, 3))
+>>> w = net.init(seed=0)
+>>> w.shape, w.dtype
+((67,), dtype('float32'))
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.graph import Graph, Input, Sequential
+from rop.layers import (
+    GELU,
+    MSE,
+    NLL,
+    AdaptiveAvgPool2d,
+    Add,
+    AvgPool2d,
+    BatchNorm1d,
+    BatchNorm2d,
+    BCEWithLogits,
+    Concat,
+    Conv2d,
+    CrossEntropy,
+    Flatten,
+    Identity,
+    Layer,
+    LeakyReLU,
+    Linear,
+    LogSoftmax,
+    Loss,
+    MaxPool2d,
+    ReLU,
+    Sigmoid,
+    SiLU,
+    Softmax,
+    Softplus,
+    Tanh,
+)
+
+if TYPE_CHECKING:
+    from rop.engine import Jet, Objective, Point
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # a network
+    "Input", "Graph", "Sequential", "Layer",
+    "Linear", "Conv2d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "Flatten", "Identity", "Add", "Concat",
+    "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "SiLU", "GELU", "Softmax", "LogSoftmax",
+    "BatchNorm1d", "BatchNorm2d",
+    # a loss
+    "Loss", "CrossEntropy", "NLL", "MSE", "BCEWithLogits",
+    # its derivatives
+    "Objective", "Point", "Jet",
+    # what can go wrong
+    "RopError", "ArgumentError", "ArgumentTypeError",
+    "__version__",
+]  # fmt: skip
+
+_ON_FIRST_USE = {"Objective": "rop.engine", "Point": "rop.engine", "Jet": "rop.engine"}  # Numba is slow to import
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ON_FIRST_USE:
+        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name]), name)
+        return value
+    raise AttributeError(f"module 'rop' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,16 @@
+"""The errors a user of the package can see.
+
+Each is also the builtin error that a reader of the call would expect, so ``except ValueError`` keeps working.
+"""
+
+
+class RopError(Exception):
+    """Anything this package refuses or cannot do."""
+
+
+class ArgumentError(RopError, ValueError):
+    """An argument of the right kind whose value, shape or range does not fit."""
+
+
+class ArgumentTypeError(RopError, TypeError):
+    """An argument of the wrong kind: another type, an array of another dtype, a layer where a node belongs."""

@@ -1,0 +1,241 @@
+"""Compiling kernels: one source for both precisions, called by address, cached on disk.
+
+A kernel file is plain Python. The name ``real`` in it stands for the precision (np.float32 or np.float64), and three
+decorators say what a function is:
+
+    @kernel         an instruction of the engine: compiled once per precision to a C function, which the interpreter
+                    calls by its address. Nothing is compiled again inside a caller, and a new network compiles nothing.
+    @helper         index arithmetic shared by kernels, compiled into them
+    formula(f)      a layer's scalar mathematics (rop/layers/), compiled into kernels: its number literals take the
+                    precision ``real`` and its ``math`` is the vectorisable one of the target
+
+``specialised(function, dtype)`` makes the copy of a function in which ``real`` is bound and every decorated function
+it mentions is replaced by its own copy for that precision.
+
+The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers: an edit in any of them leads to a new
+folder. (Numba's own cache looks at the file of the outermost function only.)
+"""
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import sys
+import tempfile
+import types as pytypes
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.caching import IndexDataCacheFile, _Cache
+from numba.core.ccallback import CFunc
+from numba.core.compiler import CompileResult
+
+PACKAGE = Path(__file__).resolve().parent.parent
+
+# No 'nnan', no 'ninf': NaN and Inf must stay honest. 'reassoc' lets sums over lanes be vectorised; formulas go without
+# it, because their order of operations is what makes them accurate.
+LOOP_MATH = {"contract", "nsz", "arcp", "reassoc"}
+FORMULA_MATH = {"contract", "nsz"}
+# What kernel files call the precision and its bytes; ``specialised`` binds both.
+real: Any = np.float64
+itemsize = 8
+
+OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "nogil": True}
+
+
+# ---------------------------------------------------------------------------------------------------------- the cache
+def source_digest(package: Path | str = PACKAGE) -> str:
+    """A digest of every source file that compiled code depends on."""
+    digest = hashlib.sha256()
+    for folder in ("kernels", "layers"):
+        for path in sorted((Path(package) / folder).rglob("*.py")):
+            digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+@lru_cache(maxsize=1)
+def cache_folder() -> Path:
+    """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither is writable, a
+    temporary folder (which then lives as long as the machine keeps it)."""
+    named = os.environ.get("ROP_CACHE_DIR")
+    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rop"
+    version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}"
+    for folder in ([Path(named)] if named else []) + [user]:
+        if _writable(folder / version):
+            return folder / version
+    return Path(tempfile.mkdtemp(prefix="rop-kernels-"))
+
+
+class KernelCache(_Cache):
+    """Numba's index and data files under a name of our own, in ``cache_folder()``."""
+
+    def __init__(self, name: str):
+        self._file = IndexDataCacheFile(str(cache_folder()), name, source_digest())
+
+    @property
+    def cache_path(self) -> str:
+        return str(cache_folder())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        target_context.refresh()
+        data = self._file.load((sig, target_context.codegen().magic_tuple()))
+        if data is None:
+            announce()
+            return None
+        return CompileResult._rebuild(target_context, *data)
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        self._file.save((sig, data.codegen.magic_tuple()), data._reduce())
+
+    def enable(self) -> None: ...
+
+    def disable(self) -> None: ...
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+_announced = False
+
+
+def announce() -> None:
+    """Say once per process that kernels are being compiled: otherwise the first call looks like a hang."""
+    global _announced
+    if not _announced and not os.environ.get("ROP_QUIET"):
+        print("rop: compiling kernels once for this machine, about half a minute; later starts load them from the cache",
+              file=sys.stderr, flush=True)
+    _announced = True
+
+
+# ------------------------------------------------------------------------------------------------------ specialisation
+class PerPrecision:
+    """Something that exists once per precision; ``made(dtype)`` makes it at first use."""
+
+    def __init__(self, make: Callable[[Any], Any]):
+        self._make = make
+        self._ready: dict[Any, Any] = {}
+
+    def made(self, dtype: Any) -> Any:
+        if dtype not in self._ready:
+            self._ready[dtype] = self._make(dtype)
+        return self._ready[dtype]
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError("a kernel function is called from compiled code only")
+
+
+def _names(code: pytypes.CodeType) -> set[str]:
+    inner = [c for c in code.co_consts if isinstance(c, pytypes.CodeType)]
+    return set(code.co_names).union(*(_names(c) for c in inner))
+
+
+def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Callable[..., Any]:
+    """A copy of ``function`` with ``real`` = dtype and all PerPrecision globals replaced by theirs for this dtype."""
+    scope = {**function.__globals__, "real": dtype, "itemsize": np.dtype(dtype).itemsize, **bind}
+    for name in _names(function.__code__):
+        value = scope.get(name)
+        if isinstance(value, PerPrecision):
+            scope[name] = value.made(dtype)
+    copy = pytypes.FunctionType(function.__code__, scope, f"{function.__name__}_{np.dtype(dtype).name}",
+                                function.__defaults__, function.__closure__)
+    copy.__qualname__ = copy.__name__
+    copy.__module__ = function.__module__
+    return copy
+
+
+def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
+    """Index arithmetic, compiled into the kernels that use it; ``bind`` gives names in it a value."""
+    return PerPrecision(
+        lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
+
+
+def loop(function: Callable[..., Any], /, **bind: Any) -> Any:
+    """A helper whose arguments are arrays that do not overlap: LLVM then vectorises without checking."""
+    def make(dtype: Any) -> Any:
+        dispatcher = numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
+        dispatcher._compiler._customize_flags = _without_aliases      # Numba has the flag, but no option that sets it
+        return dispatcher
+    return PerPrecision(make)
+
+
+def _without_aliases(flags: Any) -> Any:
+    flags.noalias = True
+    return flags
+
+
+def with_literals(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """A copy whose number literals have the type ``dtype``: otherwise ``1 - y * y`` would be float64 in Numba, also
+    for a float32 y."""
+    def typed(constant: Any) -> Any:
+        return dtype(constant) if isinstance(constant, (int, float)) and not isinstance(constant, bool) else constant
+
+    code = function.__code__.replace(co_consts=tuple(map(typed, function.__code__.co_consts)))
+    copy = pytypes.FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
+                                function.__closure__)
+    copy.__module__ = function.__module__
+    return copy
+
+
+def formula(function: Callable[..., Any], math: PerPrecision | None = None) -> PerPrecision:
+    """A layer's scalar mathematics for use in kernels; ``math`` is the target's version of Python's module."""
+    def make(dtype: Any) -> Any:
+        bind = {"math": math.made(dtype)} if math is not None else {}
+        return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(with_literals(function, dtype), dtype, **bind))
+    return PerPrecision(make)
+
+
+# ------------------------------------------------------------------------------------------------------------- kernels
+KERNELS: dict[str, Kernel] = {}
+
+
+class Kernel:
+    """An instruction of the engine; ``address(dtype)`` compiles it or loads it from the cache."""
+
+    def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
+        self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self.operands = tuple(inspect.signature(function).parameters)
+        self._body = PerPrecision(
+            lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
+        self._entries: dict[Any, CFunc] = {}
+
+    def address(self, dtype: Any) -> int:
+        dtype = np.dtype(dtype).type
+        if dtype not in self._entries:
+            self._entries[dtype] = self._compile(dtype)
+        return self._entries[dtype].address
+
+    def _compile(self, dtype: Any) -> CFunc:
+        from rop.kernels.cpu.interpreter import entry
+        name = f"{self.name}_{np.dtype(dtype).name}"
+        function = entry(self._body.made(dtype), len(self.operands), name)
+        return compiled(function, types.void(types.int64, types.int64, types.int64), name)
+
+
+def compiled(function: Callable[..., Any], signature: Any, name: str) -> CFunc:
+    """A C function by its address, from the cache if it is there."""
+    result = CFunc(function, (signature.args, signature.return_type), locals={},
+                   options={"fastmath": LOOP_MATH, "error_model": "numpy"})
+    result._cache = KernelCache(name)
+    result.compile()
+    return result
+
+
+def kernel(function: Callable[..., Any]) -> Kernel:
+    """Declares an instruction; its parameter names are its operands' names."""
+    made = Kernel(function)
+    KERNELS[made.name] = made
+    return made

@@ -1,0 +1,118 @@
+"""Bilinear layers (linear, conv): products with the weights, and both adjoints.
+
+Every order of y = W x, of its input gradient Wᵀg and of its weight gradient g xᵀ is a sum of products of orders that
+add up to it; which ones, the program says (at most three, structural zeros left out). The kernels add them up.
+"""
+from __future__ import annotations
+
+from rop.kernels.compile import helper, itemsize, kernel, real
+from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, dot_columns, lane_dots, multiply, panel_rows
+from rop.kernels.cpu.memory import reals, transpose_rows
+from rop.kernels.cpu.vector import BLOCK, peek
+
+
+@kernel
+def products(c, c_step, pixels, rows, fan, packed, lane_bytes, bounds, bias, bias_step, relu, mask, terms,
+             a0, b0, a1, b1):
+    """C (pixel, row, lane) = bias + Σ_terms A (row, fan) B (fan, lane). bounds[p] is the address of the segments of
+    pixel p; pixels of C are c_step bytes apart. With ``relu`` negative results become 0; with ``mask``, an array that
+    lies like C, so do those where it is ≤ 0."""
+    for p in range(pixels):
+        first = peek(bounds + 8 * p)
+        count = (peek(bounds + 8 * p + 8) - first) // SEGMENT
+        multiply(c + p * c_step, lane_bytes, rows, fan * itemsize, packed, lane_bytes, lane_bytes, bias, bias_step,
+                 relu, mask + p * c_step if mask != 0 else 0, terms, a0, b0, a1, b1, a1, b1, first, count)
+
+
+@kernel
+def weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
+                    a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+    """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
+    lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
+              a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
+
+
+@kernel
+def wide_weight_gradient(c, c_step, rows, lane_bytes, x_step, tiles, tile_count, zeros, terms, a0, b0, a1, b1, a2, b2):
+    """One block of columns of C (row, fan) = Σ_terms Σ_tiles Σ_lanes g (row, lane) xᵀ (lane, fan): for wide layers
+    this is a matrix product over all lanes of all tiles, and the sums over tiles stay in registers."""
+    multiply(c, c_step, rows, lane_bytes, 0, BLOCK, x_step, zeros, 0, 0, 0, terms, a0, b0, a1, b1, a2, b2,
+             tiles, peek(tile_count))
+
+
+@kernel
+def bias_gradient(d, g, scratch, rows, pixels, lanes):
+    """d[row] = Σ_pixels Σ_lanes g (pixel, row, lane)."""
+    n = rows * lanes
+    total = reals(scratch, n)
+    first = reals(g, n)
+    for i in range(n):
+        total[i] = first[i]
+    for p in range(1, pixels):
+        one = reals(g + p * n * itemsize, n)
+        for i in range(n):
+            total[i] += one[i]
+    result = reals(d, rows)
+    for row in range(rows):
+        s = real(0)
+        for lane in range(lanes):
+            s += total[row * lanes + lane]
+        result[row] = s
+
+
+@helper
+def copy(y, x, count):
+    target = reals(y, count)
+    source = reals(x, count)
+    for i in range(count):
+        target[i] = source[i]
+
+
+@kernel
+def regroup_outputs(y, x, pixels, rows, lanes):
+    """(pixel, row, lane) → (block of rows, pixel, row in the block, lane), as lane dots want their first factor:
+    a block is contiguous, so its rows do not evict each other from L1."""
+    for k in range(0, rows, DOT_ROWS):
+        m = min(DOT_ROWS, rows - k)
+        for p in range(pixels):
+            copy(y + (k * pixels + p * m) * lanes * itemsize, x + (p * rows + k) * lanes * itemsize, m * lanes)
+
+
+@kernel
+def regroup_inputs(y, x, pixels, rows, lanes):
+    """The same for the second factor of lane dots."""
+    blocks = (rows + DOT_COLUMNS - 1) // DOT_COLUMNS
+    k = 0
+    for block in range(blocks):
+        m = dot_columns(blocks, block, rows)
+        for p in range(pixels):
+            copy(y + (k * pixels + p * m) * lanes * itemsize, x + (p * rows + k) * lanes * itemsize, m * lanes)
+        k += m
+
+
+@kernel
+def transpose(y, y_step, x, index, rows, lanes):
+    """y (lane, row) from x (row, lane), for wide weight gradients; index counts 0, 1, 2, …"""
+    width = 32 // itemsize
+    if rows >= width:
+        transpose_rows(y, y_step, x, lanes * itemsize, index, lanes, rows - rows % width)
+    source = reals(x, rows * lanes)
+    for row in range(rows - rows % width, rows):
+        for lane in range(lanes):
+            reals(y + lane * y_step + row * itemsize, 1)[0] = source[row * lanes + lane]
+
+
+@kernel
+def pack_transposed(y, w, rows, columns, part, parts):
+    """W (rows, columns) → panels [block of columns][row][column in the block], for the input gradient of wide layers."""
+    panels = (columns + PANEL - 1) // PANEL
+    source = reals(w, rows * columns)
+    target = reals(y, rows * columns)
+    column = 0
+    for panel in range(panels):
+        m = panel_rows(panels, panel, columns)
+        if panels * part // parts <= panel < panels * (part + 1) // parts:
+            for row in range(rows):
+                for i in range(m):
+                    target[column * rows + row * m + i] = source[row * columns + column + i]
+        column += m

@@ -1,0 +1,116 @@
+"""The interpreter: runs a table of instructions over the tiles of a batch. Only this file knows threads.
+
+An instruction is a row of int64: the address of its kernel, then for each operand a base, a step per unit and a step
+per chunk; the kernel receives  base + unit·step + first·chunk_step.  A *unit* is whatever a stage is divided into
+(a tile of the batch, a block of columns, a slice of the parameters); *first* is the position of the chunk's first tile
+in the whole batch. So a kernel gets plain addresses and numbers, and tiles exist only here.
+
+A stage is a range of instructions and a number of units; units of a stage run in parallel, stages one after another.
+Every unit writes to places of its own, so results do not depend on the number of threads.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba import prange, types
+from numba.extending import intrinsic
+
+from rop.kernels.compile import LOOP_MATH, KernelCache
+from rop.kernels.cpu.vector import I64, const, peek
+
+OPERANDS = 24                         # the most that an instruction may have
+ROW = 1 + 3 * OPERANDS                # int64 per instruction: kernel, bases, steps per unit, steps per chunk
+STAGE = 3                             # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
+TILES = -1
+
+
+def _operand_loader(count: int) -> Any:
+    @intrinsic
+    def operands(typingctx, row, unit, first):
+        """The values of an instruction's operands, as a tuple."""
+        def codegen(context, builder, signature, args):
+            row, unit, first = args
+
+            def field(position: int) -> Any:
+                return builder.load(builder.inttoptr(builder.add(row, const(8 * position)), I64.as_pointer()))
+
+            values = []
+            for i in range(count):
+                steps = builder.add(builder.mul(unit, field(1 + OPERANDS + i)),
+                                    builder.mul(first, field(1 + 2 * OPERANDS + i)))
+                values.append(builder.add(field(1 + i), steps))
+            return context.make_tuple(builder, signature.return_type, values)
+        return types.UniTuple(types.int64, count)(types.int64, types.int64, types.int64), codegen
+    return operands
+
+
+def entry(body: Callable[..., Any], count: int, name: str) -> Callable[[int, int, int], None]:
+    """The C function of a kernel: fetches its operands and calls it."""
+    operands = _operand_loader(count)
+
+    def call(row, unit, first):
+        body(*operands(row, unit, first))
+    call.__name__ = call.__qualname__ = name.replace(".", "_")
+    return call
+
+
+@intrinsic
+def _call(typingctx, function, row, unit, first):
+    """Calls a kernel by its address."""
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+        return context.get_dummy_value()
+    return types.void(types.int64, types.int64, types.int64, types.int64), codegen
+
+
+@numba.njit(nogil=True, no_cfunc_wrapper=True)
+def _execute(table, begin, end, unit, first, cancel):
+    for row in range(table + 8 * ROW * begin, table + 8 * ROW * end, 8 * ROW):
+        if peek(cancel) != 0:
+            return
+        _call(peek(row), row, unit, first)
+
+
+def _run_serial(table, stages, count, tiles, first, cancel):
+    """All stages in order; ``cancel`` is the address of a flag that ends the run at the next instruction."""
+    for stage in range(stages, stages + 8 * STAGE * count, 8 * STAGE):
+        units = peek(stage + 16)
+        for unit in range(tiles if units == TILES else units):
+            _execute(table, peek(stage), peek(stage + 8), unit, first, cancel)
+
+
+def _run_parallel(table, stages, count, tiles, first, cancel):
+    """The same, the units of a stage divided among Numba's threads."""
+    for stage in range(stages, stages + 8 * STAGE * count, 8 * STAGE):
+        begin = peek(stage)
+        end = peek(stage + 8)
+        units = peek(stage + 16)
+        if units == TILES:
+            units = tiles
+        if units == 1:
+            _execute(table, begin, end, 0, first, cancel)
+        else:
+            for unit in prange(units):
+                _execute(table, begin, end, types.int64(unit), first, cancel)
+
+
+def _cached(function: Callable[..., Any], parallel: bool) -> Any:
+    compiled = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(function)
+    compiled._cache = KernelCache(f"interpreter.{function.__name__}")
+    compiled.compile((types.int64,) * 6)
+    compiled.disable_compile()
+    return compiled
+
+
+_runners: dict[bool, Any] = {}
+
+
+def runner(parallel: bool) -> Any:
+    """run(table, stages, number of stages, tiles, first tile, cancel flag), compiled at first use."""
+    if parallel not in _runners:
+        _runners[parallel] = _cached(_run_parallel if parallel else _run_serial, parallel)
+    return _runners[parallel]

@@ -1,0 +1,66 @@
+"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+from __future__ import annotations
+
+from rop.kernels.compile import PerPrecision, itemsize, kernel, loop
+from rop.kernels.cpu.memory import integers, reals
+from rop.kernels.cpu.select import ENTRY
+from rop.kernels.cpu.vector import VECTOR, Emitter, const, peek, vector_function
+
+
+def _emit_weighted(e: Emitter, y, x, entries, count, size) -> None:
+    """y = Σ coefficient · x over the entries (byte offset, bits of the coefficient as float64)."""
+    def vector(i, _):
+        lane = e.b.mul(i, const(VECTOR))
+
+        def add(j, total):
+            where = e.at(entries, e.b.mul(j, const(ENTRY)))
+            coefficient = e.splat(e.load_scalar(e.at(where, 8)))
+            return [e.fma(coefficient, e.load(e.at(x, e.load_int(where), lane)), total[0])]
+        e.store(e.loop(count, [e.number(0)], add)[0], e.at(y, lane))
+        return []
+    e.loop(e.b.sdiv(size, const(VECTOR)), [], vector)
+
+
+weighted = PerPrecision(vector_function(5, _emit_weighted))
+
+
+@kernel
+def weighted_sum(y, x, bounds, pixels, size):
+    """Average pooling in both directions: each pixel (``size`` bytes of rows) is a weighted sum of pixels of x. The
+    coefficient of an entry lies in its second word, in the engine's precision."""
+    for p in range(pixels):
+        first = peek(bounds + 8 * p)
+        weighted(y + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
+
+
+@loop
+def _copy(y, x):
+    for i in range(y.size):
+        y[i] = x[i]
+
+
+@loop
+def _add(y, x):
+    for i in range(y.size):
+        y[i] += x[i]
+
+
+@kernel
+def copy_rows(y, x, pixels, y_step, x_step, count):
+    """``count`` numbers per pixel, pixels y_step and x_step bytes apart: concatenation and its reverse."""
+    for p in range(pixels):
+        _copy(reals(y + p * y_step, count), reals(x + p * x_step, count))
+
+
+@kernel
+def add_rows(y, x, count):
+    """y += x."""
+    _add(reals(y, count), reals(x, count))
+
+
+@kernel
+def permute_rows(y, x, order, rows, lanes):
+    """Row i of y is row order[i] of x."""
+    source = integers(order, rows)
+    for i in range(rows):
+        _copy(reals(y + i * lanes * itemsize, lanes), reals(x + source[i] * lanes * itemsize, lanes))

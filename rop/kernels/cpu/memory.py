@@ -1,0 +1,122 @@
+"""Addresses as arrays, and the moving of rows: data in, outputs out, parameters into panels."""
+from __future__ import annotations
+
+
+import numpy as np
+from numba import carray
+
+from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, real
+from rop.kernels.cpu.vector import VECTOR, Emitter, as_pointer, const, vector_function
+
+
+@helper
+def reals(address, count):
+    """The numbers at an address, as an array."""
+    return carray(as_pointer(address), count, real)
+
+
+@helper
+def integers(address, count):
+    return carray(as_pointer(address), count, np.int64)
+
+
+@helper
+def doubles(address, count):
+    return carray(as_pointer(address), count, np.float64)
+
+
+def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
+    """A square block of one vector's width: y[i, l] = x[index[l], i]; rows are y_step and x_step bytes apart."""
+    rows = []
+    for i in range(e.lanes):
+        sample = e.load_int(e.at(index, 8 * i))
+        sample = e.b.select(e.b.icmp_signed("<", sample, const(0)), e.b.xor(sample, const(-1)), sample)
+        rows.append(e.load(e.at(x, e.b.mul(sample, x_step))))
+    width = 1
+    while width < e.lanes:                    # swap ever larger off-diagonal blocks
+        for i in range(e.lanes):
+            if not i & width:
+                a, b = rows[i], rows[i + width]
+                upper = [lane if not lane & width else e.lanes + lane - width for lane in range(e.lanes)]
+                lower = [lane + width if not lane & width else e.lanes + lane for lane in range(e.lanes)]
+                rows[i], rows[i + width] = e.shuffle(a, b, upper), e.shuffle(a, b, lower)
+        width *= 2
+    for i, row in enumerate(rows):
+        e.store(row, e.at(y, e.b.mul(y_step, const(i))))
+
+
+
+transpose_block = PerPrecision(vector_function(5, _emit_transpose))
+
+
+@helper
+def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
+    """y (rows, lanes) from x (lanes, rows), rows of x chosen by index. The last block overlaps the one before it."""
+    width = VECTOR // itemsize
+    for lane in range(0, lanes, width):
+        for row in range(0, rows, width):
+            start = min(row, rows - width)
+            transpose_block(y + start * y_step + lane * itemsize, y_step, x + start * itemsize, x_step,
+                            index + 8 * lane)
+
+
+@kernel
+def load(y, x, samples, order, rows, features, lanes):
+    """The data of a tile, y (row, lane) = x[sample of the lane, order[row]]. A negative sample ~i is a copy of sample
+    i that the loss does not count. Order −1 is a row of zeros (padding); order 0 instead of an address: as they come."""
+    if order == 0 and rows >= VECTOR // itemsize:
+        transpose_rows(y, lanes * itemsize, x, features * itemsize, samples, rows, lanes)
+        return
+    sample = integers(samples, lanes)
+    target = reals(y, rows * lanes)
+    row_order = integers(order, rows)
+    for lane in range(lanes):
+        i = sample[lane]
+        source = reals(x + (i if i >= 0 else ~i) * features * itemsize, features)
+        for row in range(rows):
+            feature = row if order == 0 else row_order[row]
+            target[row * lanes + lane] = source[feature] if feature >= 0 else real(0)
+
+
+@kernel
+def store(y, x, samples, order, rows, lanes):
+    """The outputs of a tile as the user wants them: y[sample, order[row]] = x (row, lane)."""
+    target = reals(y, rows * lanes)
+    source = reals(x, rows * lanes)
+    row_order = integers(order, rows)
+    sample = integers(samples, lanes)
+    for lane in range(lanes):
+        if sample[lane] >= 0:
+            for row in range(rows):
+                target[lane * rows + row_order[row]] = source[row * lanes + lane]
+
+
+@kernel
+def gather(y, x, index, count, part, parts):
+    """y[i] = x[index[i]], for slice ``part`` of ``parts``."""
+    target = reals(y, count)
+    chosen = integers(index, count)
+    source = reals(x, 1 << 40)
+    for i in range(count * part // parts, count * (part + 1) // parts):
+        target[i] = source[chosen[i]]
+
+
+@kernel
+def collect(out, partial, step, tiles, index, count, add, part, parts):
+    """out[index[i]] (+)= Σ_tiles partial[tile][i], in the order of the tiles, for slice ``part`` of ``parts``;
+    ``tiles`` is the address of their number, ``step`` the bytes from one tile's partial sums to the next."""
+    low = count * part // parts
+    n = count * (part + 1) // parts - low
+    total = reals(partial + low * itemsize, n)
+    for tile in range(1, integers(tiles, 1)[0]):
+        one = reals(partial + tile * step + low * itemsize, n)
+        for i in range(n):
+            total[i] += one[i]
+    place = integers(index + 8 * low, n)
+    target = reals(out, 1 << 40)
+    if add:
+        for i in range(n):
+            target[place[i]] += total[i]
+    else:
+        for i in range(n):
+            target[place[i]] = total[i]

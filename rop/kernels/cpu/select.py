@@ -1,0 +1,123 @@
+"""Select layers (ReLU, leaky ReLU, max pooling): order 0 picks a linear map, every order goes through it.
+
+A window's choice is kept as the number of its position, −1 for none. The tables of windows hold, for each pixel, the
+address of its entries (byte offset of the other pixel's rows, position); the backward table is sorted by input pixel,
+so every gradient is written once, also where windows overlap.
+"""
+from __future__ import annotations
+
+from rop.kernels.compile import PerPrecision, kernel, loop, real
+from rop.kernels.cpu.memory import reals
+from rop.kernels.cpu.vector import VECTOR, Emitter, const, number_in, peek, vector_function
+
+ENTRY = 16                  # bytes: offset, position (or, for averages, coefficient)
+
+
+@loop
+def _rectify(y, x, mask, slope):
+    for i in range(y.size):
+        off = slope * x[i] if slope != 0 else real(0)
+        y[i] = off if mask[i] <= 0 else x[i]                  # a NaN passes
+
+
+@loop
+def _rectify_self(y, x, slope):
+    for i in range(y.size):
+        off = slope * x[i] if slope != 0 else real(0)
+        y[i] = off if x[i] <= 0 else x[i]
+
+
+@kernel
+def rectify(y, x, mask, slope, count):
+    """y = x where mask > 0, slope·x elsewhere; order 0 is its own mask."""
+    if mask == x:
+        _rectify_self(reals(y, count), reals(x, count), real(number_in(slope)))
+    else:
+        _rectify(reals(y, count), reals(x, count), reals(mask, count), real(number_in(slope)))
+
+
+# ---------------------------------------------------------------------------------------------------------- max pooling
+def _each_vector(e: Emitter, size, work) -> None:
+    """work(byte offset) for every vector of ``size`` bytes of rows."""
+    def step(i, _):
+        work(e.b.mul(i, const(VECTOR)))
+        return []
+    e.loop(e.b.sdiv(size, const(VECTOR)), [], step)
+
+
+def _entry(e: Emitter, entries, i):
+    where = e.at(entries, e.b.mul(i, const(ENTRY)))
+    return e.load_int(where), e.splat(e.b.sitofp(e.load_int(e.at(where, 8)), e.scalar))
+
+
+def _emit_largest(e: Emitter, y, chosen, x, entries, count, size, relu) -> None:
+    """y = max over the window, the first of equals, a NaN before all; with ``relu``, 0 and no choice if that is ≤ 0."""
+    floor = e.b.select(e.b.icmp_signed("!=", relu, const(0)), e.number(0), e.number(float("-inf")))
+
+    def work(lane):
+        def better(i, best):
+            offset, position = _entry(e, entries, i)
+            value = e.load(e.at(x, offset, lane))
+            larger = e.b.or_(e.b.fcmp_ordered(">", value, best[0]), e.b.fcmp_unordered("uno", value, value))
+            take = e.b.or_(larger, e.truth(e.b.icmp_signed("==", i, const(0))))     # the first even if it is -inf
+            return [e.b.select(take, value, best[0]), e.b.select(take, position, best[1])]
+
+        value, position = e.loop(count, [e.number(float("-inf")), e.number(-1)], better)
+        cut = e.b.and_(e.b.fcmp_ordered("<=", value, floor), e.truth(e.b.icmp_signed("!=", relu, const(0))))
+        e.store(e.b.select(cut, floor, value), e.at(y, lane))
+        e.store(e.b.select(cut, e.number(-1), position), e.at(chosen, lane))
+    _each_vector(e, size, work)
+
+
+def _emit_chosen(e: Emitter, y, chosen, x, entries, count, size) -> None:
+    """y = x at the chosen position of the window."""
+    def work(lane):
+        choice = e.load(e.at(chosen, lane))
+
+        def pick(i, value):
+            offset, position = _entry(e, entries, i)
+            here = e.b.fcmp_ordered("==", choice, position)
+            return [e.b.select(here, e.load(e.at(x, offset, lane)), value[0])]
+        e.store(e.loop(count, [e.number(0)], pick)[0], e.at(y, lane))
+    _each_vector(e, size, work)
+
+
+def _emit_returned(e: Emitter, h, chosen, g, entries, count, size) -> None:
+    """h = Σ g over the windows that chose this pixel."""
+    def work(lane):
+        def add(i, total):
+            offset, position = _entry(e, entries, i)
+            here = e.b.fcmp_ordered("==", e.load(e.at(chosen, offset, lane)), position)
+            value = e.b.select(here, e.load(e.at(g, offset, lane)), e.number(0))
+            return [e.b.fadd(total[0], value)]
+        e.store(e.loop(count, [e.number(0)], add)[0], e.at(h, lane))
+    _each_vector(e, size, work)
+
+
+largest = PerPrecision(vector_function(7, _emit_largest))
+chosen_of = PerPrecision(vector_function(6, _emit_chosen))
+returned = PerPrecision(vector_function(6, _emit_returned))
+
+
+@kernel
+def pool_largest(y, chosen, x, bounds, pixels, size, relu):
+    """Order 0 of max pooling (followed by a ReLU, if ``relu``); ``size`` bytes of rows per pixel."""
+    for p in range(pixels):
+        first = peek(bounds + 8 * p)
+        largest(y + p * size, chosen + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size, relu)
+
+
+@kernel
+def pool_chosen(y, chosen, x, bounds, pixels, size):
+    """Every later order."""
+    for p in range(pixels):
+        first = peek(bounds + 8 * p)
+        chosen_of(y + p * size, chosen + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
+
+
+@kernel
+def pool_returned(h, chosen, g, bounds, pixels, size):
+    """The backward pass of any order; bounds are those of the input pixels."""
+    for p in range(pixels):
+        first = peek(bounds + 8 * p)
+        returned(h + p * size, chosen, g, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)

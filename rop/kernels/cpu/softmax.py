@@ -1,0 +1,264 @@
+"""Softmax and log-softmax over the rows of each pixel, all orders; per lane, so everything is vector code.
+
+Scratch is a few rows of lanes. In Taylor coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with
+u_1 = z_1 and u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
+"""
+from __future__ import annotations
+
+import numpy as np
+
+from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
+from rop.kernels.cpu.mathematics import exp
+from rop.kernels.cpu.memory import reals
+from rop.layers import softmax as layer
+
+tilt_2 = formula(layer.tilt_2)
+exponential_2 = formula(layer.exponential_2)
+
+
+@loop
+def largest_row(m, z):
+    """m (lane) = max over the rows of z (row, lane), flat."""
+    lanes = m.size
+    for t in range(lanes):
+        m[t] = z[t]
+    for start in range(lanes, z.size, lanes):
+        for t in range(lanes):
+            m[t] = z[start + t] if z[start + t] > m[t] else m[t]
+
+
+@loop
+def exponentials(p, s, z, m):
+    """p = e^(z − m), s = Σ_rows p."""
+    lanes = m.size
+    for t in range(lanes):
+        s[t] = real(0)
+    for start in range(0, z.size, lanes):
+        for t in range(lanes):
+            e = exp(z[start + t] - m[t])
+            p[start + t] = e
+            s[t] += e
+
+
+@loop
+def divide_rows(p, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            p[start + t] /= s[t]
+
+
+@loop
+def inner(s, p, z):
+    """s (lane) = Σ_rows p z."""
+    lanes = s.size
+    for t in range(lanes):
+        s[t] = real(0)
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            s[t] += p[start + t] * z[start + t]
+
+
+@loop
+def add_inner(s, p, z):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            s[t] += p[start + t] * z[start + t]
+
+
+@loop
+def inner_tilt(s, r, p, z1, z2):
+    """s = ⟨p, u_2⟩, given r = ⟨p, z_1⟩."""
+    lanes = s.size
+    for t in range(lanes):
+        s[t] = real(0)
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            s[t] += p[start + t] * tilt_2(z2[start + t], z1[start + t] - r[t])
+
+
+@loop
+def _order_1(y, p, z1, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            y[start + t] = p[start + t] * (z1[start + t] - s[t])
+
+
+@loop
+def _order_2(y, p, z1, z2, r, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            y[start + t] = p[start + t] * (tilt_2(z2[start + t], z1[start + t] - r[t]) - s[t])
+
+
+@helper
+def softmax_order(y, order, p, z0, z1, z2, r, s):
+    """Order k of the softmax of z; p is order 0 (computed here if order = 0, then y is p). r and s are scratch."""
+    if order == 0:
+        largest_row(r, z0)
+        exponentials(y, s, z0, r)
+        divide_rows(y, s)
+        return
+    inner(r, p, z1)
+    if order == 1:
+        _order_1(y, p, z1, r)
+    else:
+        inner_tilt(s, r, p, z1, z2)
+        _order_2(y, p, z1, z2, r, s)
+
+
+@kernel
+def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
+    """Order k of y = softmax(x) over the rows of each pixel; y0 is order 0 of y."""
+    n = rows * lanes
+    r = reals(scratch, lanes)
+    s = reals(scratch + lanes * itemsize, lanes)
+    for pixel in range(pixels):
+        o = pixel * n * itemsize
+        softmax_order(reals(y + o, n), order, reals(y0 + o, n), reals(x0 + o, n), reals(x1 + o, n), reals(x2 + o, n),
+                      r, s)
+
+
+@loop
+def _add_centred(h, p, g, s):
+    """h += p (g − s)."""
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            h[start + t] += p[start + t] * (g[start + t] - s[t])
+
+
+@loop
+def _fill(y, value):
+    for i in range(y.size):
+        y[i] = value
+
+
+@kernel
+def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scratch):
+    """Order k of h = p ⊙ (g − ⟨p, g⟩): h_k = Σ_j p_j (g_{k−j} − G_{k−j}), G_k = Σ_j ⟨p_j, g_{k−j}⟩."""
+    n = rows * lanes
+    s = reals(scratch, lanes)
+    for pixel in range(pixels):
+        o = pixel * n * itemsize
+        target = reals(h + o, n)
+        q0, q1, q2 = reals(p0 + o, n), reals(p1 + o, n), reals(p2 + o, n)
+        f0, f1, f2 = reals(g0 + o, n), reals(g1 + o, n), reals(g2 + o, n)
+        _fill(target, real(0))
+        inner(s, q0, f0)
+        _add_centred(target, q0 if order == 0 else q1 if order == 1 else q2, f0, s)
+        if order >= 1:
+            inner(s, q0, f1)
+            add_inner(s, q1, f0)
+            _add_centred(target, q0 if order == 1 else q1, f1, s)
+        if order == 2:
+            inner(s, q0, f2)
+            add_inner(s, q1, f1)
+            add_inner(s, q2, f0)
+            _add_centred(target, q0, f2, s)
+
+
+# ---------------------------------------------------------------------------------------------------------- log-softmax
+@loop
+def _subtract(y, z, s):
+    lanes = s.size
+    for start in range(0, z.size, lanes):
+        for t in range(lanes):
+            y[start + t] = z[start + t] - s[t]
+
+
+@loop
+def _log_sum(s, m):
+    for t in range(s.size):
+        s[t] = m[t] + np.log(s[t])
+
+
+@kernel
+def log_softmax(y, order, y0, p, x0, x1, x2, pixels, rows, lanes, scratch):
+    """Order k of y = x − log Σ e^x; p keeps the softmax."""
+    n = rows * lanes
+    r = reals(scratch, lanes)
+    s = reals(scratch + lanes * itemsize, lanes)
+    for pixel in range(pixels):
+        o = pixel * n * itemsize
+        target, q = reals(y + o, n), reals(p + o, n)
+        z0, z1, z2 = reals(x0 + o, n), reals(x1 + o, n), reals(x2 + o, n)
+        if order == 0:
+            largest_row(r, z0)
+            exponentials(q, s, z0, r)
+            divide_rows(q, s)
+            _log_sum(s, r)
+            _subtract(target, z0, s)
+        elif order == 1:
+            inner(r, q, z1)
+            _subtract(target, z1, r)
+        else:
+            inner(r, q, z1)
+            inner_tilt(s, r, q, z1, z2)
+            _subtract(target, z2, s)
+
+
+@loop
+def _row_sum(s, g):
+    lanes = s.size
+    for t in range(lanes):
+        s[t] = real(0)
+    for start in range(0, g.size, lanes):
+        for t in range(lanes):
+            s[t] += g[start + t]
+
+
+@loop
+def _subtract_times(h, p, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            h[start + t] -= p[start + t] * s[t]
+
+
+@loop
+def _subtract_times_1(h, p, y1, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            h[start + t] -= p[start + t] * y1[start + t] * s[t]
+
+
+@loop
+def _subtract_times_2(h, p, y1, y2, s):
+    lanes = s.size
+    for start in range(0, p.size, lanes):
+        for t in range(lanes):
+            h[start + t] -= p[start + t] * exponential_2(y1[start + t], y2[start + t]) * s[t]
+
+
+@loop
+def _copy(y, x):
+    for i in range(y.size):
+        y[i] = x[i]
+
+
+@kernel
+def log_softmax_backward(h, order, p, y1, y2, g0, g1, g2, pixels, rows, lanes, scratch):
+    """Order k of h = g − p Σ g, with p = e^y: h_k = g_k − Σ_j p_j Σ g_{k−j}."""
+    n = rows * lanes
+    s = reals(scratch, lanes)
+    for pixel in range(pixels):
+        o = pixel * n * itemsize
+        target, q = reals(h + o, n), reals(p + o, n)
+        z1, z2 = reals(y1 + o, n), reals(y2 + o, n)
+        f0, f1, f2 = reals(g0 + o, n), reals(g1 + o, n), reals(g2 + o, n)
+        _copy(target, f0 if order == 0 else f1 if order == 1 else f2)
+        _row_sum(s, target)
+        _subtract_times(target, q, s)
+        if order == 1:
+            _row_sum(s, f0)
+            _subtract_times_1(target, q, z1, s)
+        elif order == 2:
+            _row_sum(s, f1)
+            _subtract_times_1(target, q, z1, s)
+            _row_sum(s, f0)
+            _subtract_times_2(target, q, z1, z2, s)

@@ -1,0 +1,169 @@
+"""Vector code that Numba's loops would not give: the building blocks of the micro-kernels, as LLVM instructions.
+
+A vector has 32 bytes (8 float32 or 4 float64), which every x86-64 with AVX and every wider machine holds in one
+register; a *block* of lanes is two vectors, 64 bytes. LLVM splits vectors where the machine's are shorter.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+VECTOR = 32                 # bytes
+BLOCK = 2 * VECTOR          # bytes of lanes that a micro-kernel handles at a time
+
+I64 = ir.IntType(64)
+I32 = ir.IntType(32)
+
+
+def const(value: int) -> ir.Constant:
+    return ir.Constant(I64, value)
+
+
+class Emitter:
+    """Emits vector instructions of one precision through an LLVM builder."""
+
+    def __init__(self, builder: ir.IRBuilder, dtype: Any):
+        self.b = builder
+        self.size = np.dtype(dtype).itemsize
+        self.scalar = ir.FloatType() if self.size == 4 else ir.DoubleType()
+        self.lanes = VECTOR // self.size
+        self.vector = ir.VectorType(self.scalar, self.lanes)
+        self.suffix = f"v{self.lanes}f{8 * self.size}"
+
+    # -------------------------------------------------------------------------------------------- memory
+    def at(self, address: Any, *offsets: Any) -> Any:
+        for offset in offsets:
+            address = self.b.add(address, const(offset) if isinstance(offset, int) else offset)
+        return address
+
+    def _load(self, kind: Any, address: Any) -> Any:
+        value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
+        value.align = self.size if kind is not I64 else 8
+        return value
+
+    def load(self, address: Any) -> Any:
+        return self._load(self.vector, address)
+
+    def load_int(self, address: Any) -> Any:
+        return self._load(I64, address)
+
+    def load_scalar(self, address: Any) -> Any:
+        return self._load(self.scalar, address)
+
+    def broadcast(self, address: Any) -> Any:
+        return self.splat(self.load_scalar(address))
+
+    def store(self, value: Any, address: Any) -> None:
+        self.b.store(value, self.b.inttoptr(address, value.type.as_pointer())).align = self.size
+
+    # ---------------------------------------------------------------------------------------- arithmetic
+    def splat(self, scalar: Any) -> Any:
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        first = self.b.insert_element(undefined, scalar, ir.Constant(I32, 0))
+        return self.b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
+
+    def number(self, value: float) -> ir.Constant:
+        return ir.Constant(self.vector, [float(value)] * self.lanes)
+
+    def truth(self, bit: Any) -> Any:
+        """A truth value for every lane."""
+        kind = ir.VectorType(ir.IntType(1), self.lanes)
+        return self.b.select(bit, ir.Constant(kind, [1] * self.lanes), ir.Constant(kind, [0] * self.lanes))
+
+    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+        return cgutils.get_or_insert_function(self.b.module, ir.FunctionType(result, arguments), name)
+
+    def fma(self, a: Any, b: Any, c: Any) -> Any:
+        return self.b.call(self._function(f"llvm.fma.{self.suffix}", self.vector, [self.vector] * 3), [a, b, c])
+
+    def sum(self, vector: Any) -> Any:
+        reduce = self._function(f"llvm.vector.reduce.fadd.{self.suffix}", self.scalar, [self.scalar, self.vector])
+        return self.b.call(reduce, [ir.Constant(self.scalar, -0.0), vector], fastmath=("reassoc",))
+
+    def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
+        return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+    # ------------------------------------------------------------------------------------------- control
+    def loop(self, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+        """for i in range(count): carried = body(i, carried); the carried values stay in registers."""
+        b, before = self.b, self.b.block
+        head, inside, after = (b.append_basic_block(name) for name in ("head", "body", "after"))
+        b.branch(head)
+        b.position_at_end(head)
+        index = b.phi(I64)
+        index.add_incoming(const(0), before)
+        held = [b.phi(value.type) for value in carried]
+        for phi, value in zip(held, carried, strict=True):
+            phi.add_incoming(value, before)
+        b.cbranch(b.icmp_signed("<", index, count), inside, after)
+        b.position_at_end(inside)
+        new = body(index, held)
+        index.add_incoming(b.add(index, const(1)), b.block)
+        for phi, value in zip(held, new, strict=True):
+            phi.add_incoming(value, b.block)
+        b.branch(head)
+        b.position_at_end(after)
+        return list(held)
+
+    def switch(self, key: Any, cases: dict[int, Callable[[], None]]) -> None:
+        b = self.b
+        after = b.append_basic_block("after")
+        choice = b.switch(key, after)
+        for value, emit in cases.items():
+            block = b.append_basic_block("case")
+            choice.add_case(const(value), block)
+            b.position_at_end(block)
+            emit()
+            b.branch(after)
+        b.position_at_end(after)
+
+
+def vector_function(arguments: int, emit: Callable[..., None]) -> Callable[[Any], Any]:
+    """dtype -> an intrinsic of so many int64 arguments; ``emit(emitter, *arguments)`` writes its instructions."""
+    def make(dtype: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            emit(Emitter(builder, dtype), *args)
+            return context.get_dummy_value()
+
+        signature = types.void(*[types.int64] * arguments)
+        names = ", ".join(f"a{i}" for i in range(arguments))
+        scope = {"signature": signature, "codegen": codegen}      # intrinsics must have a fixed number of arguments
+        return intrinsic(eval(f"lambda typingctx, {names}: (signature, codegen)", scope))
+    return make
+
+
+@intrinsic
+def as_pointer(typingctx, address):
+    """An integer address as a pointer, for carray."""
+    def codegen(context, builder, signature, args):
+        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+    return types.voidptr(types.int64), codegen
+
+
+@intrinsic
+def address_of(typingctx, array):
+    """The address of an array's data."""
+    def codegen(context, builder, signature, args):
+        return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, args[0]).data, I64)
+    return types.int64(array), codegen
+
+
+@intrinsic
+def peek(typingctx, address):
+    """The int64 at an address."""
+    def codegen(context, builder, signature, args):
+        return builder.load(builder.inttoptr(args[0], I64.as_pointer()))
+    return types.int64(types.int64), codegen
+
+
+@intrinsic
+def number_in(typingctx, bits):
+    """The float64 whose bits an int64 operand carries."""
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(args[0], ir.DoubleType())
+    return types.float64(types.int64), codegen

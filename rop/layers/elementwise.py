@@ -1,0 +1,174 @@
+"""Elementwise layers, y = σ(x).
+
+    forward    y⁰ = σ(x⁰)          y¹ = σ′·x¹               y² = σ″·(x¹)² + σ′·x²
+    backward   h⁰ = σ′·g⁰          h¹ = σ″·x¹·g⁰ + σ′·g¹    h² = (σ‴·(x¹)² + σ″·x²)·g⁰ + 2σ″·x¹·g¹ + σ′·g²
+
+σ and its derivatives are taken at x⁰; g = ∂E/∂y, h = ∂E/∂x. One scalar function per layer returns (σ, σ′, σ″, σ‴);
+the loops over lanes are generated from it once, in kernels/. To add an activation, write its scalar function and its
+line in the registry below.
+
+The scalar functions are compiled, each on its own, so they call nothing but ``math``. They must be finite for large
+|x|: exponentials take arguments ≤ 0 only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rop.layers._arguments import check_choice, check_float
+from rop.layers.base import Layer, Shape
+
+Derivatives = tuple[float, float, float, float]  # σ, σ′, σ″, σ‴
+Scalar = Callable[..., Derivatives]
+
+# ---- the jet, in Taylor coefficients ---------------------------------------------------------------------------------
+#
+# Inside the engine order k is stored as a Taylor coefficient, a_k = R^k{a} / k!: order 1 as it is, order 2 as half of
+# R². Binomial factors then vanish from all products: the jet of a product is the Cauchy product of the jets. With d_k
+# the k-th derivative of σ at x_0, the rules above read
+#
+#     y_1 = d_1 x_1        y_2 = d_1 x_2 + d_2 x_1²/2          the jet of σ(x)
+#     s_1 = d_2 x_1        s_2 = d_2 x_2 + d_3 x_1²/2          the jet of σ′(x), with s_0 = d_1
+#     h_0 = s_0 g_0        h_1 = s_0 g_1 + s_1 g_0             h_2 = s_0 g_2 + s_1 g_1 + s_2 g_0
+
+
+def output_1(d1: float, x1: float) -> float:
+    """Order 1 of σ(x)."""
+    return d1 * x1
+
+
+def output_2(d1: float, d2: float, x1: float, x2: float) -> float:
+    """Order 2 of σ(x)."""
+    return d1 * x2 + d2 * x1 * x1 / 2
+
+
+def slope_1(d2: float, x1: float) -> float:
+    """Order 1 of σ′(x)."""
+    return d2 * x1
+
+
+def slope_2(d2: float, d3: float, x1: float, x2: float) -> float:
+    """Order 2 of σ′(x)."""
+    return d2 * x2 + d3 * x1 * x1 / 2
+
+
+# ---- scalar functions: (σ, σ′, σ″, σ‴) at x --------------------------------------------------------------------------
+
+
+def tanh(x: float) -> Derivatives:
+    """y = tanh x; y′ = 1 − y², y″ = −2 y y′, y‴ = (6 y² − 2) y′."""
+    y = math.tanh(x)
+    d1 = (1 - y) * (1 + y)  # exact to rounding where 1 - y*y would cancel
+    return y, d1, -2 * y * d1, (6 * y * y - 2) * d1
+
+
+def sigmoid(x: float) -> Derivatives:
+    """s = 1/(1 + e⁻ˣ); s′ = s (1 − s), s″ = (1 − 2 s) s′, s‴ = (1 − 6 s′) s′."""
+    e = math.exp(-abs(x))
+    high = 1 / (1 + e)  # the sigmoid of |x|
+    s = high if x >= 0 else e * high
+    s1 = e * high * high
+    s2 = (1 - e) * high * s1 * (-1.0 if x >= 0 else 1.0)
+    return s, s1, s2, (1 - 6 * s1) * s1
+
+
+def softplus(x: float, beta: float, threshold: float) -> Derivatives:
+    """y = log(1 + e^(βx)) / β; y′ = s(βx), y″ = β s′, y‴ = β² s″ with s the sigmoid; y = x where βx > threshold."""
+    z = beta * x
+    e = math.exp(-abs(z))
+    high = 1 / (1 + e)
+    s1 = e * high * high
+    linear = z > threshold
+    y = x if linear else (max(z, 0.0) + math.log1p(e)) / beta
+    d1 = 1.0 if linear else high if z >= 0 else e * high
+    d2 = 0.0 if linear else beta * s1
+    d3 = 0.0 if linear else beta * beta * s1 * (1 - e) * high * (-1.0 if z >= 0 else 1.0)
+    return y, d1, d2, d3
+
+
+def silu(x: float) -> Derivatives:
+    """y = x s(x) with s the sigmoid; y′ = s + x s′, y″ = 2 s′ + x s″, y‴ = 3 s″ + x s‴."""
+    e = math.exp(-abs(x))
+    high = 1 / (1 + e)
+    s = high if x >= 0 else e * high
+    s1 = e * high * high
+    s2 = (1 - e) * high * s1 * (-1.0 if x >= 0 else 1.0)
+    s3 = (1 - 6 * s1) * s1
+    return x * s, s + x * s1, 2 * s1 + x * s2, 3 * s2 + x * s3
+
+
+def gelu(x: float) -> Derivatives:
+    """y = x Φ(x), Φ and φ of the normal law; y′ = Φ + x φ, y″ = (2 − x²) φ, y‴ = x (x² − 4) φ."""
+    cdf = 0.5 * (1 + math.erf(x * 0.7071067811865476))  # 1/√2
+    pdf = 0.3989422804014327 * math.exp(-0.5 * x * x)  # 1/√(2π)
+    return x * cdf, cdf + x * pdf, (2 - x * x) * pdf, x * (x * x - 4) * pdf
+
+
+def gelu_tanh(x: float) -> Derivatives:
+    """y = x (1 + t)/2, t = tanh u, u = √(2/π) (x + 0.044715 x³); y′ = (1 + t + x t′)/2, and so on by Leibniz.
+
+    t′ = d u′, t″ = d (u″ − 2 t u′²), t‴ = d (u‴ − 6 t u′ u″ + (6 t² − 2) u′³) with d = 1 − t².
+    """
+    k = 0.7978845608028654  # √(2/π)
+    u1 = k * (1 + 0.134145 * x * x)
+    u2 = k * 0.26829 * x
+    t = math.tanh(k * (x + 0.044715 * x * x * x))
+    d = (1 - t) * (1 + t)
+    t1 = d * u1
+    t2 = d * (u2 - 2 * t * u1 * u1)
+    t3 = d * (k * 0.26829 - 6 * t * u1 * u2 + (6 * t * t - 2) * u1 * u1 * u1)
+    return 0.5 * x * (1 + t), 0.5 * (1 + t + x * t1), t1 + 0.5 * x * t2, 1.5 * t2 + 0.5 * x * t3
+
+
+# ---- layers ----------------------------------------------------------------------------------------------------------
+
+
+class Elementwise(Layer):
+    """y = function(x, *parameters) for every number x of the input, in any shape."""
+
+    function: Scalar  # the scalar function above
+    parameters: tuple[float, ...] = ()  # what it takes after x
+
+    def output_shape(self, where: str, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+
+class Softplus(Elementwise):
+    """log(1 + e^(βx)) / β, and x where βx > threshold."""
+
+    function = staticmethod(softplus)
+    beta: float
+    threshold: float
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
+        beta = check_float("Softplus", "beta", beta, positive=True)
+        threshold = check_float("Softplus", "threshold", threshold)
+        self._set(beta=beta, threshold=threshold, parameters=(beta, threshold))
+
+
+class GELU(Elementwise):
+    """x Φ(x), or its approximation by a tanh."""
+
+    approximate: str
+
+    def __init__(self, approximate: str = "none") -> None:
+        check_choice("GELU", "approximate", approximate, ("none", "tanh"))
+        self._set(approximate=approximate, function=gelu_tanh if approximate == "tanh" else gelu)
+
+
+ACTIVATIONS: dict[str, type[Elementwise]] = {"Softplus": Softplus, "GELU": GELU}
+
+
+def _activation(name: str, function: Scalar) -> Any:
+    """Make and register a layer class without arguments for one scalar function."""
+    body = {"function": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__}
+    ACTIVATIONS[name] = type(name, (Elementwise,), body)
+    return ACTIVATIONS[name]
+
+
+# The registry: one line per activation.
+Tanh = _activation("Tanh", tanh)
+Sigmoid = _activation("Sigmoid", sigmoid)
+SiLU = _activation("SiLU", silu)

@@ -1,0 +1,283 @@
+"""Losses: the last node of a net. They report E⁰, E¹, E² and seed the backward pass with g⁰, g¹, g² (g = ∂E/∂z).
+
+z (K classes or features) is the net's output for one sample, or for one pixel of it; E sums over samples and pixels.
+κ is 1 for reduction "sum" and 1/total for "mean". The paper writes g = e(y), R{g} = e′ R{y} and
+R²{g} = e″ (R{y})² + e′ R²{y} for a separable loss; cross-entropy couples the classes, so e′ and e″ become a matrix and
+a cube, written out here through the jets of l = log softmax(z) and p = softmax(z), which softmax.py states.
+
+CrossEntropy, with one non-negative number q_c per class and ω = Σ_c q_c:
+
+    E⁰ = −κ Σ ⟨q, l⁰⟩                     E¹ = −κ Σ ⟨q, l¹⟩          E² = −κ Σ ⟨q, l²⟩
+    g⁰ = κ (ω p⁰ − q)                     g¹ = κ ω p¹                g² = κ ω p²
+    l¹ = z¹ − ⟨p⁰, z¹⟩                    l² = z² − ⟨p⁰, z²⟩ − ⟨p⁰, (l¹)²⟩
+    p¹ = p⁰ ⊙ l¹ = e′ z¹                  p² = p⁰ ⊙ ((l¹)² + l²)     e′ = diag(p⁰) − p⁰ p⁰ᵀ
+
+    class y with weight w_y:                     q = w_y 1[c = y]                          total = Σ w_y
+    class y, label smoothing ε:                  q = (1 − ε) w_y 1[c = y] + ε w_c / K      total = Σ w_y
+    probabilities t_c (ε as above):              q = w_c ((1 − ε) t_c + ε / K)             total = samples · pixels
+
+NLL takes log-probabilities (after LogSoftmax) and is linear in them, with ω = w_y and total = Σ ω:
+
+    E⁰ = −κ Σ ω z⁰_y                      E¹ = −κ Σ ω z¹_y           E² = −κ Σ ω z²_y
+    g⁰ = −κ ω 1[c = y]                    g¹ = 0                     g² = 0
+
+MSE, with d = z⁰ − t and total = all numbers of the output:
+
+    E⁰ = κ Σ d²                           E¹ = 2κ Σ d z¹             E² = 2κ Σ ((z¹)² + d z²)
+    g⁰ = 2κ d                             g¹ = 2κ z¹                 g² = 2κ z²
+
+BCEWithLogits, with s the sigmoid of z⁰ and s′, s″ its derivatives (elementwise.py), and total as for MSE:
+
+    E⁰ = κ Σ (log(1 + e^z⁰) − t z⁰)       E¹ = κ Σ (s − t) z¹        E² = κ Σ (s′ (z¹)² + (s − t) z²)
+    g⁰ = κ (s − t)                        g¹ = κ s′ z¹               g² = κ (s″ (z¹)² + s′ z²)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.layers._arguments import check_choice, check_fraction, check_int
+from rop.layers.base import Immutable, Shape
+
+
+@dataclass(frozen=True)
+class Targets:
+    """Targets of one batch, checked and in the form in which the kernels read them; P is the number of pixels.
+
+    Exactly one of ``labels`` (class y per pixel) and ``dense`` (q or t above) is there.
+    """
+
+    labels: np.ndarray | None  # (batch, P) int64
+    dense: np.ndarray | None  # (batch, *output_shape)
+    weight: np.ndarray  # (batch, P), ω
+    total: float  # 1/κ for reduction "mean"
+
+
+class Loss(Immutable):
+    """A scalar function of a net's outputs and the targets."""
+
+    reduction: str
+
+    def __init__(self, reduction: str = "mean") -> None:
+        self._set(reduction=check_choice(type(self).__name__, "reduction", reduction, ("mean", "sum")))
+
+    def targets(self, y: Any, batch: int, output_shape: Shape, dtype: Any) -> Targets:
+        """Check the targets of a batch against the net's output and bring them into their final form."""
+        owner = type(self).__name__
+        if batch < 1:
+            raise ArgumentError(f"{owner}: expected at least one sample, got an empty batch")
+        try:
+            y = np.asarray(y)
+        except ValueError as error:  # ragged lists
+            raise ArgumentTypeError(f"{owner}: expected targets as an array, got {type(y).__name__}") from error
+        return self._targets(y, (batch, *output_shape), np.dtype(dtype))
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        """``shape`` is that of the outputs, with the batch."""
+        raise NotImplementedError
+
+
+class _ClassLoss(Loss):
+    """What CrossEntropy and NLL share: class labels, class weights and labels to leave out."""
+
+    weight: np.ndarray | None
+    ignore_index: int
+
+    def __init__(self, weight: Any, reduction: str, ignore_index: int) -> None:
+        super().__init__(reduction)
+        owner = type(self).__name__
+        self._set(
+            weight=None if weight is None else _class_weight(owner, weight),
+            ignore_index=check_int(owner, "ignore_index", ignore_index, minimum=-(2**31)),
+        )
+
+    def _weight_for(self, classes: int) -> np.ndarray:
+        """One weight per class, ones if none were given."""
+        if self.weight is None:
+            return np.ones(classes)
+        if len(self.weight) != classes:
+            raise ArgumentError(
+                f"{type(self).__name__}: expected one weight per class, {classes} for this net, got {len(self.weight)}"
+            )
+        return self.weight
+
+    def _labels(self, y: np.ndarray, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+        """Labels (batch, P), and which of them count; those to leave out become 0."""
+        owner = type(self).__name__
+        _check_labels(owner, y, (shape[0], *shape[2:]))
+        kept = y != self.ignore_index
+        _check_label_range(owner, y[kept], shape[1])
+        labels = np.where(kept, y, 0).astype(np.int64)
+        return labels.reshape(shape[0], -1), kept.reshape(shape[0], -1)
+
+    def _label_weights(self, labels: np.ndarray, kept: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
+        """ω = w_y (batch, P), 0 for labels to leave out, and its sum."""
+        weight = np.where(kept, self._weight_for(classes)[labels], 0.0)
+        total = float(weight.sum())
+        if total == 0 and self.reduction == "mean":
+            raise ArgumentError(
+                f"{type(self).__name__}: expected at least one label with a weight above 0, got none (ignore_index is "
+                f"{self.ignore_index}); the mean over nothing is undefined, use reduction='sum' or other data"
+            )
+        return weight, total
+
+
+class CrossEntropy(_ClassLoss):
+    """−log softmax(z) of the true class; softmax is part of the loss, as in torch's CrossEntropyLoss.
+
+    Targets are class indices (batch, ...) of integers, or probabilities of the outputs' shape as floats.
+
+    >>> CrossEntropy().targets([2, 0], batch=2, output_shape=(3,), dtype=np.float32).labels.tolist()
+    [[2], [0]]
+    """
+
+    label_smoothing: float
+
+    def __init__(
+        self, weight: Any = None, reduction: str = "mean", label_smoothing: float = 0.0, ignore_index: int = -100
+    ) -> None:
+        super().__init__(weight, reduction, ignore_index)
+        self._set(label_smoothing=check_fraction("CrossEntropy", "label_smoothing", label_smoothing))
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        if y.dtype.kind == "f" and y.ndim == len(shape):
+            return self._from_probabilities(y, shape, dtype)
+        labels, kept = self._labels(y, shape)
+        weight, total = self._label_weights(labels, kept, shape[1])
+        if self.label_smoothing == 0:
+            return Targets(labels, None, weight.astype(dtype), total)
+        return _dense_targets(self._smoothed(labels, kept, weight, shape), total, dtype)
+
+    def _smoothed(self, labels: np.ndarray, kept: np.ndarray, weight: np.ndarray, shape: Shape) -> np.ndarray:
+        """q = (1 − ε) w_y 1[c = y] + ε w_c / K, and 0 for labels to leave out."""
+        classes, eps = shape[1], self.label_smoothing
+        true_class = np.arange(classes)[:, None] == labels[:, None, :]  # (batch, K, P)
+        spread = (eps / classes) * self._weight_for(classes)[:, None] * kept[:, None, :]
+        return ((1 - eps) * weight[:, None, :] * true_class + spread).reshape(shape)
+
+    def _from_probabilities(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        """q = w_c ((1 − ε) t_c + ε / K)."""
+        t = _check_dense("CrossEntropy", y, shape, np.dtype(np.float64))
+        if t.min() < 0:
+            raise ArgumentError(f"CrossEntropy: expected probabilities of at least 0, got {t.min():g}")
+        if self.ignore_index >= 0:
+            raise ArgumentError("CrossEntropy: ignore_index works with class indices only, got probabilities")
+        classes, eps = shape[1], self.label_smoothing
+        per_class = self._weight_for(classes).reshape(-1, *[1] * (len(shape) - 2))
+        return _dense_targets(per_class * ((1 - eps) * t + eps / classes), t.size / classes, dtype)
+
+
+class NLL(_ClassLoss):
+    """−z_y for log-probabilities z, as torch's NLLLoss; put a LogSoftmax layer before it.
+
+    >>> NLL(weight=[1.0, 3.0]).targets([1, 0], batch=2, output_shape=(2,), dtype=np.float32).total
+    4.0
+    """
+
+    def __init__(self, weight: Any = None, reduction: str = "mean", ignore_index: int = -100) -> None:
+        super().__init__(weight, reduction, ignore_index)
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        labels, kept = self._labels(y, shape)
+        weight, total = self._label_weights(labels, kept, shape[1])
+        return Targets(labels, None, weight.astype(dtype), total)
+
+
+class _DenseLoss(Loss):
+    """What MSE and BCEWithLogits share: a target for every number of the output."""
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        dense = _check_dense(type(self).__name__, y, shape, dtype)
+        ones = np.ones((shape[0], math.prod(shape[2:])), dtype)
+        return Targets(None, dense, ones, float(dense.size))
+
+
+class MSE(_DenseLoss):
+    """(z − t)², as torch's MSELoss; the mean is over samples and features.
+
+    >>> MSE().targets([[0.5, 1.5]], batch=1, output_shape=(2,), dtype=np.float32).total
+    2.0
+    """
+
+
+class BCEWithLogits(_DenseLoss):
+    """−t log s − (1 − t) log(1 − s) with s = sigmoid(z), as torch's BCEWithLogitsLoss; targets in [0, 1]."""
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        targets = super()._targets(y, shape, dtype)
+        assert targets.dense is not None
+        low, high = targets.dense.min(), targets.dense.max()
+        if low < 0 or high > 1:
+            raise ArgumentError(f"BCEWithLogits: expected targets in [0, 1], got values from {low:g} to {high:g}")
+        return targets
+
+
+def _class_weight(owner: str, weight: Any) -> np.ndarray:
+    """Class weights as a read-only vector of finite numbers ≥ 0."""
+    try:
+        array = np.array(weight)
+    except ValueError as error:  # ragged lists
+        raise ArgumentTypeError(f"{owner}: weight must be a vector of numbers, got {weight!r}") from error
+    if array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"{owner}: weight must be a vector of numbers, got an array of {array.dtype}")
+    if array.ndim != 1 or array.size == 0:
+        raise ArgumentError(f"{owner}: weight must be a vector with one number per class, got shape {array.shape}")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all() or array.min() < 0:
+        raise ArgumentError(f"{owner}: weight must hold finite numbers of at least 0, got {array.tolist()}")
+    array.flags.writeable = False
+    return array
+
+
+def _check_labels(owner: str, y: np.ndarray, expected: Shape) -> None:
+    """Demand integers, one per sample (and pixel)."""
+    if y.dtype.kind not in "iu":
+        raise ArgumentTypeError(
+            f"{owner}: expected class labels as integers of shape {expected}, got an array of {y.dtype} with shape "
+            f"{y.shape}; convert labels with y.astype(np.int64)"
+        )
+    if y.shape != expected:
+        hint = "give one label per sample"
+        if y.size == math.prod(expected):
+            hint = f"use y.reshape({expected})"
+        elif y.ndim == len(expected) + 1:
+            hint = "for one-hot rows use y.argmax(axis=1)"
+        raise ArgumentError(f"{owner}: expected class labels of shape {expected}, got {y.shape}; {hint}")
+
+
+def _check_label_range(owner: str, labels: np.ndarray, classes: int) -> None:
+    """Demand labels that name a class."""
+    if labels.size and (labels.min() < 0 or labels.max() >= classes):
+        raise ArgumentError(
+            f"{owner}: expected labels from 0 to {classes - 1}, the net has {classes} outputs; got labels from "
+            f"{labels.min()} to {labels.max()}; renumber them or widen the last layer"
+        )
+
+
+def _check_dense(owner: str, y: np.ndarray, shape: Shape, dtype: np.dtype) -> np.ndarray:
+    """A copy of floats of the outputs' shape, finite in the dtype in which they are used."""
+    if y.dtype not in (np.float32, np.float64):
+        raise ArgumentTypeError(
+            f"{owner}: expected targets of float32 or float64, got {y.dtype}; convert them with y.astype(np.float32)"
+        )
+    if y.shape != shape:
+        raise ArgumentError(
+            f"{owner}: expected targets of the outputs' shape {shape}, got {y.shape}; "
+            "reshape them, nothing is broadcast"
+        )
+    with np.errstate(over="ignore"):
+        dense = np.array(y, dtype=dtype, order="C")
+    if not np.isfinite(dense).all():
+        raise ArgumentError(f"{owner}: expected finite targets, got NaN or Inf in {dtype}; clean the targets first")
+    return dense
+
+
+def _dense_targets(q: np.ndarray, total: float, dtype: np.dtype) -> Targets:
+    """Cross-entropy targets q (batch, K, ...) with ω = Σ_c q_c."""
+    weight = q.sum(axis=1).reshape(len(q), -1)
+    return Targets(None, q.astype(dtype), weight.astype(dtype), total)
