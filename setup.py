@@ -6,7 +6,7 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 HERE = Path(__file__).parent
-VERSION = re.search(r'^__version__ = "(.+)"$', (HERE / "rop" / "__init__.py").read_text("utf-8"), re.M)[1]
+(VERSION,) = re.findall(r'^__version__ = "(.+)"$', (HERE / "rop" / "__init__.py").read_text("utf-8"), re.M)
 
 TORCH = "torch==2.13.0"  # the reference of tests and benchmark: pinned, so that both mean the same thing everywhere
 JAX = ["jax==0.10.2; python_version >= '3.11'", "jaxlib==0.10.2; python_version >= '3.11'"]

@@ -88,6 +88,8 @@ class _Walk:
 
     def __init__(self, layers: tuple[Layer, ...], shape: Shape, x: Orders, needed: bool):
         # x: the orders present in the input; needed: whether anybody wants the gradient of the input
+        self.orders: Orders  # present in the output
+        self.needed: bool  # whether anybody wants the gradient of the output
         self.counts: list[Count] = []
         self.tape: list[tuple[Layer, Orders, bool, list[_Walk], Count | None]] = []
         for layer in layers:

@@ -19,9 +19,7 @@ def duration(seconds: float) -> str:
     >>> [duration(s) for s in (58.2e-6, 0.0048, 2.5, 0.00123456)]
     ['58.2 µs', '4.80 ms', '2.50 s', '1.23 ms']
     """
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            break
+    unit, scale = next((u for u in (("s", 1.0), ("ms", 1e-3)) if seconds >= u[1]), ("µs", 1e-6))
     return f"{seconds / scale:.3g} {unit}" if seconds >= 100 * scale else f"{seconds / scale:#.3g} {unit}"
 
 
@@ -103,14 +101,13 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
     _print_table("Medians; (×) times the median of rop", *table(result), file)
     head, body = memory_table(result)
     if body:
-        _print_table("loss+grad+Hv+R²: peak memory of the process, and its first call with compilation", head, body, file)
+        _print_table("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", head, body, file)
     print(f"{environment['cpu']}, {environment['threads']} threads; {versions}", file=file)
     if rates:
         print(f"limit: flops the recursion needs ÷ rate of a matrix product ({rates})", file=file)
     print(f"answers compared with {result['reference']}, before timing", file=file)
-    for row in result["rows"]:
-        if row["status"] != "ok":
-            print(line(row), file=file)
+    for failure in result["failures"]:
+        print(f"FAILED: {failure}", file=file)
     for note in result["notes"]:
         print(f"note: {note}", file=file)
 
@@ -194,6 +191,7 @@ def _time(rows: list[Row]) -> Any:
                     label=None if k else "limit")  # fmt: skip
     axes.set_xticks(range(len(jets)), [row["problem"] for row in jets])
     axes.set(yscale="log", ylabel="ms", title=f"loss + gradient + Hv + R², batch {batch}")
+    axes.margins(y=0.12)
     axes.legend(fontsize=8, ncols=len(names) + 1)
     return figure
 
@@ -215,6 +213,7 @@ def _relative(rows: list[Row]) -> Any:
             bars = axes.bar(at, cost, 0.37, color=[COLOURS[name] for name in names], alpha=0.55 + 0.45 * j)
             axes.bar_label(bars, [f"{value:.1f}" for value in cost], fontsize=7)
         axes.set_xticks(range(len(names)), names)
+        axes.margins(y=0.12)
         axes.set(title=problem, ylabel="gradients")
     figure.suptitle("Cost in gradients of the same engine: Hv (pale), loss + gradient + Hv + R² (full)", fontsize=10)
     return figure

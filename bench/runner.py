@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from . import engines
+from .engines import ENGINES, RETURNS, WORKS, missing
 from .flops import flops
 from .problems import MAIN, Problem
 from .worker import fitting
@@ -33,7 +33,7 @@ from .worker import fitting
 SCHEMA = 1
 TOLERANCE = {"float64": 1e-8, "float32": 2e-3}  # ‖a − b‖ / ‖b‖ against the float64 reference
 REFERENCES = ("torch", "jax", "torch.func", "rop")  # the first one that is there computes the reference
-PAUSE = 0.01  # seconds between bursts: idle threads of the engine before stop spinning
+PAUSE = 0.02  # seconds between bursts: by then the threads of the engine before have stopped spinning
 
 Answer = dict[str, np.ndarray]
 
@@ -43,8 +43,8 @@ class Settings:
     problems: tuple[Problem, ...] = MAIN
     batches: tuple[int, ...] = (32, 128, 512)
     dtypes: tuple[str, ...] = ("float32", "float64")
-    engines: tuple[str, ...] = tuple(engines.ENGINES)
-    works: tuple[str, ...] = tuple(engines.WORKS)
+    engines: tuple[str, ...] = tuple(ENGINES)
+    works: tuple[str, ...] = tuple(WORKS)
     threads: int = 0  # 0: as many as there are cores
     rounds: int = 15
     burst: float = 0.05  # seconds
@@ -129,7 +129,13 @@ def environment_for(threads: int) -> dict[str, str]:
     """The same number of threads by every name it has; cores are limited by worker.py as well."""
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NPROC")
     flags = os.environ.get("XLA_FLAGS", "") + f" --xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
-    return {**os.environ, **dict.fromkeys(names, str(threads)), "XLA_FLAGS": flags.strip(), "JAX_PLATFORMS": "cpu"}
+    return {
+        **os.environ,
+        **dict.fromkeys(names, str(threads)),
+        "XLA_FLAGS": flags.strip(),
+        "JAX_PLATFORMS": "cpu",
+        "OPENBLAS_THREAD_TIMEOUT": "20",  # 2^20 cycles: idle BLAS threads give the core back within a millisecond
+    }
 
 
 def cores() -> int:
@@ -178,18 +184,19 @@ class Run:
         self.settings = settings.resolved()
         self.say, self.row_done = say, row_done
         self.notes: list[str] = []
+        self.failures: list[str] = []
         self.rows: list[dict[str, Any]] = []
         self.processes: list[dict[str, Any]] = []
         self.rates: dict[str, float] = {}
         self.versions: dict[str, str] = {"python": platform.python_version()}
         self.engines = []
         for name in self.settings.engines:
-            lacking = engines.missing(name)
+            lacking = missing(name)
             if lacking:
                 self.notes.append(f"{name} was left out: {lacking} is not installed (pip install 'rop[bench]')")
             else:
                 self.engines.append(name)
-        self.reference = next(name for name in REFERENCES if not engines.missing(name))
+        self.reference = next(name for name in REFERENCES if not missing(name))
         if self.engines == [self.reference]:
             self.notes.append(f"{self.reference} is its own reference: there is no second engine to check it against")
         self.when = datetime.datetime.now(datetime.timezone.utc)
@@ -220,7 +227,7 @@ class Run:
         referee.ask("answer", work="jet", file=str(file))
         whole = next(iter(load(file).values()))
         referee.ask("forget")
-        return {work: {name: whole[name] for name in names} for work, names in engines.RETURNS.items()}
+        return {work: {name: whole[name] for name in names} for work, names in RETURNS.items()}
 
     def group(
         self, problem: Problem, batch: int, dtype: str, references: dict[str, Answer], gemm: Client, scratch: Path
@@ -245,7 +252,7 @@ class Run:
                         "import_s": hello["import_s"], "prepare_s": prepared["seconds"], "import_bytes": baseline,
                     })  # fmt: skip
                 except WorkerError as error:
-                    self.notes.append(f"{label}: {error}")
+                    self.failures.append(f"{label}: {error}")
             for work in self.settings.works:
                 able = {name: clients[name] for name in works if work in works[name]}
                 if able:
@@ -255,12 +262,13 @@ class Run:
                         "status": "ok", "engines": {},
                     }  # fmt: skip
                     try:
-                        self.say(f"{label}: {engines.WORKS[work]}, comparing answers")
+                        self.say(f"{label}: {WORKS[work]}, comparing answers")
                         self.check(row, able, references[work], scratch)
-                        self.say(f"{label}: {engines.WORKS[work]}, timing")
+                        self.say(f"{label}: {WORKS[work]}, timing")
                         self.time(row, able, gemm)
                     except (Mismatch, WorkerError) as error:
                         row.update(status="refused", message=str(error), engines={})
+                        self.failures.append(f"{label}, {WORKS[work]}: {error}")
                     self.rows.append(row)
                     self.row_done(row)
         finally:
@@ -324,6 +332,7 @@ class Run:
             "rows": self.rows,
             "processes": self.processes,
             "notes": self.notes,
+            "failures": self.failures,
         }
 
 

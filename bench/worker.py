@@ -14,6 +14,7 @@ An error is an answer too: {"error": …}. The process ends with its standard in
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import os
@@ -97,13 +98,13 @@ class Worker:
     def choose(self, work: str) -> dict[str, Any]:
         best = {}
         for way in self.engine.ways[work]:
-            estimate = min(timed(lambda k, way=way: self.engine.run(way, k), 2))
-            best[way] = min(timed(lambda k, way=way: self.engine.run(way, k), fitting(estimate, CHOICE_SECONDS)))
+            run = functools.partial(self.engine.run, way)
+            best[way] = min(timed(run, fitting(min(timed(run, 2)), CHOICE_SECONDS)))
         way = min(best, key=lambda name: best[name])
         return {"way": way, "seconds": best[way], "tried": best}
 
     def time(self, work: str, way: str, calls: int) -> dict[str, Any]:
-        return {"seconds": timed(lambda k: self.engine.run(way, k), calls)}
+        return {"seconds": timed(functools.partial(self.engine.run, way), calls)}
 
     def forget(self) -> dict[str, Any]:
         self.engine.forget()
@@ -121,9 +122,8 @@ class Worker:
         """The best rate over a few sizes: a product large enough to be limited by arithmetic alone."""
         rates = []
         for n in (384, 512, 768, 1024):
-            a = self.numpy.ones((n, n), dtype)
-            c = self.numpy.empty((n, n), dtype)
-            rates.append(2 * n**3 / min(timed(lambda k, a=a, c=c: self.numpy.dot(a, a, out=c), 2)))
+            a, b, c = (self.numpy.ones((n, n), dtype) for _ in range(3))
+            rates.append(2 * n**3 / min(timed(lambda _: self.numpy.dot(a, b, c), 2)))  # noqa: B023
         return {"rate": max(rates)}
 
 

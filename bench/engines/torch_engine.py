@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from ..problems import (
     Activation,
@@ -28,7 +29,6 @@ from ..problems import (
 )
 from . import Engine
 
-Tensor = torch.Tensor
 ACTIVATIONS = {
     "relu": F.relu,
     "leaky_relu": F.leaky_relu,
@@ -41,7 +41,24 @@ ACTIVATIONS = {
 }
 
 
-def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor) -> Tensor:
+Norm = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+def fused(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """torch's own batchnorm: the fastest for a gradient, but its third derivative is wrong in training mode."""
+    return F.batch_norm(x, None, None, gamma, beta, training=True, eps=eps)
+
+
+def written_out(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """Batchnorm in primitives, right at every order."""
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    column = (1, -1) + (1,) * (x.dim() - 2)
+    centred = x - x.mean(axes, keepdim=True)
+    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt() * gamma.view(column)
+    return centred * scale + beta.view(column)
+
+
+def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor, norm: Norm) -> Tensor:
     for layer in layers:
         match layer:
             case Linear(bias=bias):
@@ -62,21 +79,12 @@ def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor) ->
             case Softmax(log):
                 x = x.log_softmax(1) if log else x.softmax(1)
             case BatchNorm(_, eps):
-                x = batchnorm(x, next(parameters), next(parameters), eps)
+                x = norm(x, next(parameters), next(parameters), eps)
             case Residual(body, shortcut):
-                x = forward(body, parameters, x) + forward(shortcut, parameters, x)
+                x = forward(body, parameters, x, norm) + forward(shortcut, parameters, x, norm)
             case Concat(branches):
-                x = torch.cat([forward(branch, parameters, x) for branch in branches], 1)
+                x = torch.cat([forward(branch, parameters, x, norm) for branch in branches], 1)
     return x
-
-
-def batchnorm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-    """Written out: the third derivative of torch's fused batchnorm is wrong in training mode."""
-    axes = [axis for axis in range(x.dim()) if axis != 1]
-    column = (1, -1) + (1,) * (x.dim() - 2)
-    centred = x - x.mean(axes, keepdim=True)
-    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt() * gamma.view(column)
-    return centred * scale + beta.view(column)
 
 
 class Torch(Engine):
@@ -98,8 +106,8 @@ class Torch(Engine):
         return [torch.from_numpy(flat[start:].copy())[: math.prod(shape)].view(shape)
                 for start, shape in zip(starts, shapes, strict=False)]
 
-    def loss(self, parameters: Sequence[Tensor]) -> Tensor:
-        out = forward(self.problem.layers, iter(parameters), self.x)
+    def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out) -> Tensor:
+        out = forward(self.problem.layers, iter(parameters), self.x, norm)
         return F.cross_entropy(out, self.y) if self.problem.loss == "cross_entropy" else F.mse_loss(out, self.y)
 
     def leaves(self, repetition: int) -> list[Tensor]:
@@ -107,7 +115,7 @@ class Torch(Engine):
 
     def grad(self, repetition: int) -> Any:
         w = self.leaves(repetition)
-        loss = self.loss(w)
+        loss = self.loss(w, fused)
         return loss, torch.autograd.grad(loss, w)
 
     def hvp(self, repetition: int) -> Any:

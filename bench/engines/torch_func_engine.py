@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.func import grad_and_value, jvp
 
 from ..problems import Data, Problem
-from .torch_engine import Tensor, Torch
+from .torch_engine import Torch
 
 
 class TorchFunc(Torch):

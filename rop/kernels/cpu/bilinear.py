@@ -26,10 +26,10 @@ def products(c, c_step, pixels, rows, fan, packed, lane_bytes, bounds, bias, bia
 
 @kernel
 def weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-                    a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+                    a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
     """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
     lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-              a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
+              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
 
 
 @kernel

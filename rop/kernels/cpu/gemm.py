@@ -181,23 +181,25 @@ def dot_columns(panels, index, columns):
 
 @helper
 def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-              a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
     """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
     of j, address of its pairs of pixels, number of pairs). Four k and three j stay in L1 while the taps go by.
-    A and B lie as (pixel, row, lane), or grouped: (block of rows, pixel, row in the block, lane)."""
+    A and B lie as (pixel, row, lane), or grouped: (block of rows, pixel, row in the block, lane). Of one pixel (linear
+    layers) the blocks of lanes take the place of pixels."""
+    linear = a_pixels == 1 and b_pixels == 1
     columns = peek(groups + 8)
     panels = (columns + DOT_COLUMNS - 1) // DOT_COLUMNS
     for k in range(0, rows, DOT_ROWS):
         m = min(DOT_ROWS, rows - k)
         a = k * (a_pixels if a_grouped else 1) * lane_bytes
-        a_pixel = (m if a_grouped else rows) * lane_bytes
+        a_pixel = BLOCK if linear else (m if a_grouped else a_rows) * lane_bytes
         j = 0
         for index in range(panels):
             n = dot_columns(panels, index, columns)
             b = j * (b_pixels if b_grouped else 1) * lane_bytes
-            b_pixel = (n if b_grouped else b_rows) * lane_bytes
+            b_pixel = BLOCK if linear else (n if b_grouped else b_rows) * lane_bytes
             for group in range(groups, groups + 32 * group_count, 32):
                 place = d + ((peek(group) + j) * rows + k) * itemsize
                 dots(m, n, place, itemsize * rows, terms, a0 + a, b0 + b, a1 + a, b1 + b, a2 + a, b2 + b,
-                     peek(group + 16), peek(group + 24), lane_bytes // BLOCK, a_pixel, b_pixel, lane_bytes)
+                     peek(group + 16), peek(group + 24), 1 if linear else lane_bytes // BLOCK, a_pixel, b_pixel, lane_bytes)
             j += n

@@ -1,0 +1,406 @@
+"""Objective and Point: loss, gradient, H(w)v and vᵀ∇H(w)v of a network on a batch.
+
+Order k of a pass reads orders ≤ k and writes order k. So order 0 runs once per point and is kept; every Hessian-vector
+product is one pass of order 1; vᵀ∇H v is one pass of order 2 on top of the last pass of order 1. Only this file knows
+which orders a question needs.
+"""
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.graph import Graph
+from rop.kernels.cpu import batchnorm
+from rop.layers._arguments import check_bool, check_choice, check_dtype, check_int
+from rop.layers.base import Shape, batched
+from rop.layers.loss import Loss
+from rop.lowering import BatchNormOperation, Plan
+from rop.workspace import (
+    BLOCK_OF_VECTORS,
+    DEFAULT_MEMORY,
+    Data,
+    Workspace,
+    choose_lanes,
+    engine_lock,
+    lane_samples,
+)
+
+State = Mapping[str, np.ndarray]
+FACTORIAL = (1.0, 1.0, 2.0)             # Taylor coefficients inside, derivatives outside
+PREDICT_BATCH = 4096                    # samples that go through the net together in predict
+
+
+class Jet(NamedTuple):
+    """f and its derivatives at w along v."""
+
+    loss: float
+    grad: np.ndarray                    # ∇f(w)
+    hvp: np.ndarray                     # H(w) v
+    r2: np.ndarray                      # vᵀ ∇H(w) v
+
+
+class Taylor(NamedTuple):
+    """r ↦ f(w + r v) at r = 0: its value and first two derivatives, as the loss node reports them."""
+
+    value: float
+    slope: float                        # ⟨∇f(w), v⟩
+    curvature: float                    # vᵀ H(w) v
+
+
+class Objective:
+    """f(w) = loss(net(x; w), y) on one batch, with exact derivatives.
+
+    Args:
+        net: a Sequential or Graph.
+        loss: a loss such as CrossEntropy().
+        x: (batch, ...) floats.
+        y: targets as the loss wants them.
+        dtype: precision of all computation and of the results, float32 or float64.
+        training: whether batchnorm uses the statistics of the batch; otherwise ``state`` is needed.
+        state: running statistics, as ``net.init_state()`` gives them.
+        device: "cpu".
+        check_finite: refuse NaN and Inf in x, w and v.
+        memory_limit: bytes of activations kept between passes; what does not fit is computed again, with the same bits.
+
+    >>> import numpy as np, rop
+    >>> net = rop.Sequential(rop.Linear(3, 4), rop.Tanh(), rop.Linear(4, 2))
+    >>> x, y = np.ones((5, 3)), np.array([0, 1, 0, 1, 1])
+    >>> f = rop.Objective(net, rop.CrossEntropy(), x, y, dtype=np.float64)
+    >>> w = net.init(seed=0, dtype=np.float64)
+    >>> p, v = f.at(w), np.ones(net.size)
+    >>> bool(np.isclose(v @ p.hvp(v), p.taylor(v).curvature))
+    True
+    """
+
+    def __init__(self, net: Graph, loss: Loss, x: Any, y: Any, *, dtype: Any = np.float32, training: bool = True,
+                 state: State | None = None, device: str = "cpu", check_finite: bool = True,
+                 memory_limit: int | None = None):
+        if not isinstance(net, Graph):
+            raise ArgumentTypeError(f"Objective: expected net to be a rop.Sequential or rop.Graph, got {type(net).__name__}")
+        if not isinstance(loss, Loss):
+            raise ArgumentTypeError(f"Objective: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
+        if net.size == 0:
+            raise ArgumentError("Objective: expected a net with parameters, got one without any: nothing to differentiate")
+        self.net, self.loss = net, loss
+        self.dtype = np.dtype(check_dtype("Objective", dtype))
+        self.training = check_bool("Objective", "training", training)
+        self.device = check_device(device)
+        self.check_finite = check_bool("Objective", "check_finite", check_finite)
+        self.memory_limit = DEFAULT_MEMORY if memory_limit is None else check_int("Objective", "memory_limit", memory_limit)
+        self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
+        self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
+        self._bind(x, y)
+
+    def _bind(self, x: Any, y: Any) -> None:
+        """Checks a batch and finds its workspace."""
+        x = check_data(x, self.dtype, self.check_finite)
+        batch, shape = len(x), x.shape[1:]
+        shapes = self.net.shapes(shape)
+        if self.training:
+            check_statistics(self.net, shapes, batch)
+        targets = self.loss.targets(y, batch, shapes[self.net.output], self.dtype)
+        self._workspace = self._workspace_for(batch, shape)
+        scale = 1.0 / targets.total if self.loss.reduction == "mean" else 1.0
+        samples = lane_samples(batch, self._workspace.lanes)
+        self._data = Data(x.reshape(batch, -1), targets, scale, samples)
+        self._zeros = np.zeros(self.net.size, self.dtype)
+
+    def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
+        key = batch, shape
+        if key not in self._workspaces:
+            plan = Plan(self.net, shape, self.training, self.loss, self.dtype)
+            self._workspaces[key] = Workspace(plan, batch, self.memory_limit)
+            if len(self._workspaces) > 4:               # batch sizes that are not in use any more give way
+                self._workspaces.popitem(last=False)
+        self._workspaces.move_to_end(key)
+        return self._workspaces[key]
+
+    def with_data(self, x: Any, y: Any) -> Objective:
+        """The same net, loss and settings on another batch; buffers are shared with this objective."""
+        other = object.__new__(Objective)
+        other.__dict__.update(self.__dict__)
+        other._bind(x, y)
+        return other
+
+    # ------------------------------------------------------------------------------------------------------ evaluation
+    def at(self, w: Any) -> Point:
+        """Loss and gradient at w: one forward and backward pass, which the point keeps."""
+        return Point(self, self._vector("w", w))
+
+    def jet(self, w: Any, v: Any) -> Jet:
+        """(loss, grad, hvp, r2) at w along v, in one run over the batch.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(2, 1)), rop.MSE(), np.eye(2), np.ones((2, 1)))
+        >>> f.jet(np.zeros(3, "f4"), np.ones(3, "f4")).hvp
+        array([2., 2., 4.], dtype=float32)
+        """
+        w, v = self._vector("w", w), self._vector("v", v)
+        with engine_lock():
+            space = self._ready(w)
+            self._set_direction(0, v)
+            grad, hvp, r2 = space.run([(0, 0), (1, 0), (2, 0)], (0, 1, 2))
+            r2 *= self.dtype.type(FACTORIAL[2])
+            return Jet(self._energy(0), grad, hvp, r2)
+
+    def _ready(self, w: np.ndarray) -> Workspace:
+        """The workspace with this batch and these parameters in place, and nothing computed yet."""
+        space = self._workspace
+        space.bind(self._data)
+        if self._state is not None:
+            for operation in space.plan.normalisations:
+                self._put_state(space, operation)
+        space.array("w")[:w.size] = w
+        space.owner = space.direction = None
+        return space
+
+    def _put_state(self, space: Workspace, operation: BatchNormOperation) -> None:
+        assert self._state is not None
+        name, channels = self.net.name_of(operation.layer), operation.channels
+        place = space.array("state")[operation.state:operation.state + 2 * channels]
+        place[:channels] = self._state[f"{name}.running_mean"]
+        place[channels:] = self._state[f"{name}.running_var"]
+
+    def _set_direction(self, index: int, v: np.ndarray) -> None:
+        space = self._workspace
+        if f"v{index}" not in space._arrays:
+            space._for_parameters(f"v{index}", 1 + index)
+        space.array(f"v{index}")[:v.size] = v
+
+    def _energy(self, k: int) -> float:
+        return float(FACTORIAL[k] * self._workspace.array(f"energy{k}")[:self._workspace.tiles].sum())
+
+    def _vector(self, name: str, value: Any) -> np.ndarray:
+        """A vector of the parameters' length in the objective's precision."""
+        array = as_floats(name, value)
+        if array.ndim != 1 or array.size != self.net.size:
+            raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
+                                f"{array.shape}")
+        array = array.astype(self.dtype, copy=False)
+        if self.check_finite and not math.isfinite(np.dot(array, self._zeros)):
+            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf; check_finite=False switches the check off")
+        return array
+
+
+class Point:
+    """An objective at one w. The activations of order 0 are kept in the objective's workspace; if another point has
+    taken their place they are computed again."""
+
+    def __init__(self, objective: Objective, w: np.ndarray):
+        self._f = objective
+        self.w = np.array(w, dtype=objective.dtype)
+        self.w.flags.writeable = False
+        with engine_lock():
+            self.grad: np.ndarray = self._evaluate()
+            self.loss: float = objective._energy(0)
+            self.batch_stats: dict[str, np.ndarray] = self._batch_statistics() if objective.training else {}
+
+    def _evaluate(self) -> np.ndarray:
+        """Order 0, kept; returns the gradient."""
+        space = self._f._ready(self.w)
+        (grad,) = space.run([(0, 0)], (0,))
+        space.owner = self
+        return grad
+
+    def _space(self) -> Workspace:
+        """The workspace with order 0 of this point in it, as far as it is kept."""
+        space = self._f._workspace
+        if space.owner is not self:
+            if space.kept:
+                self._evaluate()
+            else:
+                self._f._ready(self.w)
+                space.owner = self
+        return space
+
+    def hvp(self, v: Any) -> np.ndarray:
+        """H(w) v, for a vector (n,) or for the columns of (n, k); a pass of order 1.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((4, 1)), np.ones((4, 1)))
+        >>> f.at(np.zeros(2, "f4")).hvp(np.eye(2, dtype="f4"))
+        array([[2., 2.],
+               [2., 2.]], dtype=float32)
+        """
+        columns = as_floats("v", v)
+        if columns.ndim == 2:
+            return self._block(columns)
+        vector = self._f._vector("v", columns)
+        with engine_lock():
+            space = self._space()
+            self._f._set_direction(0, vector)
+            orders = [(1, 0)] if space.kept else [(0, 0), (1, 0)]
+            space.direction = None
+            (result,) = space.run(orders, (len(orders) - 1,))
+            space.direction = vector.copy()
+            return result
+
+    def _block(self, columns: np.ndarray) -> np.ndarray:
+        if columns.shape[0] != self._f.net.size:
+            raise ArgumentError(f"v: expected {self._f.net.size} rows, the number of parameters, got {columns.shape}")
+        result = np.empty(columns.shape, self._f.dtype)
+        with engine_lock():
+            for start in range(0, columns.shape[1], BLOCK_OF_VECTORS):
+                vectors = [self._f._vector("v", column) for column in columns.T[start:start + BLOCK_OF_VECTORS]]
+                space = self._space()
+                for i, vector in enumerate(vectors):
+                    self._f._set_direction(i, vector)
+                orders = ([] if space.kept else [(0, 0)]) + [(1, i) for i in range(len(vectors))]
+                space.direction = None
+                last = range(len(orders) - len(vectors), len(orders))
+                result[:, start:start + len(vectors)] = np.stack(space.run(orders, tuple(last)), axis=1)
+        return result
+
+    def r2(self, v: Any) -> np.ndarray:
+        """vᵀ ∇H(w) v, a vector (n,): a pass of order 2, on top of the order-1 pass of the last hvp if that was for an
+        equal v.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((4, 1)), np.ones((4, 1)))
+        >>> f.at(np.zeros(2, "f4")).r2(np.ones(2, "f4"))         # a quadratic has no third derivative
+        array([0., 0.], dtype=float32)
+        """
+        vector = self._f._vector("v", v)
+        with engine_lock():
+            return self._third(vector)
+
+    def _third(self, vector: np.ndarray) -> np.ndarray:
+        space = self._space()
+        known = space.direction is not None and np.array_equal(space.direction, vector)
+        orders = [(2, 0)]
+        if not known or space.kept < 3:
+            self._f._set_direction(0, vector)
+            space.direction = None
+            orders = [(1, 0), (2, 0)] if space.kept else [(0, 0), (1, 0), (2, 0)]
+        (result,) = space.run(orders, (len(orders) - 1,))
+        space.direction = vector.copy()
+        result *= self._f.dtype.type(FACTORIAL[2])
+        return result
+
+    def taylor(self, v: Any) -> Taylor:
+        """f(w + r v) at r = 0: value, slope ⟨∇f, v⟩ and curvature vᵀHv, from the forward passes alone.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((4, 1)), np.ones((4, 1)))
+        >>> f.at(np.zeros(2, "f4")).taylor(np.ones(2, "f4"))     # (2 r − 1)²
+        Taylor(value=1.0, slope=-4.0, curvature=8.0)
+        """
+        vector = self._f._vector("v", v)
+        with engine_lock():
+            self._third(vector)
+            return Taylor(self.loss, self._f._energy(1), self._f._energy(2))
+
+    def _batch_statistics(self) -> dict[str, np.ndarray]:
+        """Mean and unbiased variance of every batchnorm layer, under the names of ``net.init_state()``: what a running
+        average takes in."""
+        space, result = self._f._workspace, {}
+        for operation in space.plan.normalisations:
+            c = operation.channels
+            table = space.array("channels")[operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
+            count = table[batchnorm.COUNT]
+            name = self._f.net.name_of(operation.layer)
+            result[f"{name}.running_mean"] = table[batchnorm.MEAN].copy()
+            result[f"{name}.running_var"] = table[batchnorm.VARIANCE] * count / (count - 1)
+        return result
+
+
+def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarray:
+    """Outputs (batch, ...) of a net in evaluation mode; the precision is that of w."""
+    vector = as_floats("w", w)
+    dtype = vector.dtype
+    if vector.shape != (net.size,):
+        raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got {vector.shape}")
+    x = check_data(x, dtype, check_finite=False)
+    shapes = net.shapes(x.shape[1:])
+    frozen = check_state(net, state, dtype, "predict")
+    result = np.empty((len(x), math.prod(shapes[net.output])), dtype)
+    with engine_lock():
+        for start in range(0, len(x), PREDICT_BATCH):
+            part = x[start:start + PREDICT_BATCH]
+            space = _forward_space(net, x.shape[1:], len(part), dtype)
+            space.array("w")[:net.size] = vector
+            for operation in space.plan.normalisations:
+                c, name = operation.channels, net.name_of(operation.layer)
+                place = space.array("state")[operation.state:operation.state + 2 * c]
+                place[:c], place[c:] = frozen[f"{name}.running_mean"], frozen[f"{name}.running_var"]
+            data = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
+            space.outputs(data, result[start:start + len(part)])
+    return result.reshape(len(x), *shapes[net.output])
+
+
+def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Workspace:
+    """A workspace for the forward pass, kept with the net's last one of the same form."""
+    key = shape, batch, dtype
+    kept = net.__dict__.setdefault("_forward_spaces", OrderedDict())
+    if key not in kept:
+        kept[key] = Workspace(Plan(net, shape, False, None, dtype), batch, 0)
+        if len(kept) > 2:
+            kept.popitem(last=False)
+    return kept[key]
+
+
+# ------------------------------------------------------------------------------------------------------ checks at the door
+def as_floats(name: str, value: Any) -> np.ndarray:
+    """An array of float32 or float64."""
+    array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if array.dtype not in (np.float32, np.float64):
+        raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
+                                f"np.asarray({name}, dtype=np.float32)")
+    return array
+
+
+def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
+    """The inputs of a batch, contiguous and in the precision of the computation."""
+    array = as_floats("x", x)
+    if array.ndim < 2:
+        raise ArgumentError(f"x: expected (batch, ...) with at least two axes, got shape {array.shape}; one sample is x[None]")
+    if array.size == 0:
+        raise ArgumentError(f"x: expected at least one sample, got an empty batch of shape {array.shape}")
+    with np.errstate(over="ignore"):
+        array = np.array(array, dtype=dtype, order="C")
+    if check_finite and not np.isfinite(array).all():
+        raise ArgumentError("x: expected finite numbers, got NaN or Inf; check_finite=False switches the check off")
+    return array
+
+
+def check_device(device: Any) -> str:
+    check_choice("Objective", "device", device, ("cpu", "auto", "cuda"))
+    if device == "cuda":
+        raise ArgumentError("Objective: device 'cuda' is not available in this version; use device='cpu'")
+    return "cpu"
+
+
+def check_statistics(net: Graph, shapes: Mapping[Any, Shape], batch: int) -> None:
+    """Batch statistics of a single value have no variance."""
+    for node in net.nodes:
+        layer = node.layer
+        if layer is not None and layer.initial_state() and batch * math.prod(shapes[node][1:]) == 1:
+            raise ArgumentError(f"{net.where(node)}: expected more than one value per channel for batch statistics, got "
+                                f"a batch of 1 with shape {batched(shapes[node])}; use a larger batch or training=False")
+
+
+def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str, np.ndarray]:
+    """Running statistics for every batchnorm layer, in the precision of the computation."""
+    expected = net.init_state(dtype)
+    if not expected:
+        return {}
+    if state is None:
+        raise ArgumentError(f"{owner}: the net has batchnorm layers, which need state= in evaluation mode; got None; "
+                            "net.init_state() gives a fresh one")
+    if not isinstance(state, Mapping) or set(state) != set(expected):
+        got = sorted(state) if isinstance(state, Mapping) else type(state).__name__
+        raise ArgumentError(f"{owner}: expected state with the keys {sorted(expected)}, got {got}; see net.init_state()")
+    result = {}
+    for key, like in expected.items():
+        value = as_floats(f"state[{key!r}]", state[key])
+        if value.shape != like.shape:
+            raise ArgumentError(f"{owner}: state[{key!r}]: expected shape {like.shape}, got {value.shape}")
+        if not np.isfinite(value).all() or (key.endswith("var") and value.min() < 0):
+            raise ArgumentError(f"{owner}: state[{key!r}]: expected finite numbers, variances of at least 0")
+        result[key] = value.astype(dtype)
+    return result

@@ -1,0 +1,273 @@
+"""The memory of one network on batches of one size, and the passes bound to it.
+
+A batch of B samples is cut into tiles of T lanes, tiles into chunks. A chunk's partial sums are added up in the order of
+its tiles, chunks are added up in their order in float64: T and the chunk depend on the network and on B only, never on
+threads or on the memory limit, so neither changes a bit of the result.
+"""
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from rop.errors import ArgumentError
+from rop.kernels.cpu.interpreter import runner
+from rop.layers.loss import Targets
+from rop.lowering import Plan, emit_outputs, emit_pass
+from rop.program import ORDERS, Bound, Code, Space
+
+DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
+CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
+CHUNK_TILES = 64                        # … nor its number of tiles
+CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
+BLOCK_OF_VECTORS = 8                    # directions that go through the network together
+LONG_RUN = 1e9                          # numbers times products: beyond this a run may take a noticeable time
+
+_lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
+_home = os.getpid()
+
+
+def _after_fork() -> None:
+    """The child has no worker threads and may have inherited a held lock: it runs serially, with a new lock."""
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def engine_lock() -> threading.RLock:
+    return _lock
+
+
+def choose_lanes(plan: Plan, batch: int) -> int:
+    """Tile size. Images fill the cache with few lanes; of small vectors a tile takes more, as long as several tiles
+    are left for threads."""
+    if any(value.pixels > 1 for value in plan.values.values()):
+        return 16
+    return 64 if batch > 64 else 32 if batch > 32 else 16
+
+
+def aligned(count: int, dtype: Any) -> np.ndarray:
+    """Zeros that start at a cache line."""
+    size = max(count, 1) * np.dtype(dtype).itemsize
+    raw = np.zeros(size + 64, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start:start + size].view(dtype)
+
+
+@dataclass(eq=False)
+class Data:
+    """One batch, in the form in which kernels read it."""
+
+    x: np.ndarray                       # (batch, features)
+    targets: Targets | None
+    scale: float
+    samples: np.ndarray                 # (tiles · lanes,) sample of each lane; ~i is a copy of i that does not count
+
+    def addresses(self, outputs: np.ndarray | None = None) -> dict[str, int]:
+        def address(array: np.ndarray | None) -> int:
+            return 0 if array is None else int(array.ctypes.data)
+        targets = self.targets
+        return {"x": address(self.x), "samples": address(self.samples), "outputs": address(outputs),
+                "labels": address(targets.labels if targets else None),
+                "dense": address(targets.dense if targets else None),
+                "weight": address(targets.weight if targets else None)}
+
+
+def lane_samples(batch: int, lanes: int) -> np.ndarray:
+    """Samples 0, 1, …, padded to whole tiles with copies of the last one."""
+    samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
+    samples[:batch] = np.arange(batch)
+    return samples
+
+
+class Workspace:
+    """Buffers for one plan and one batch size; at most one point's activations are in them at a time."""
+
+    def __init__(self, plan: Plan, batch: int, memory_limit: int):
+        self.plan, self.batch = plan, batch
+        self.dtype = plan.dtype
+        if not plan.lanes:
+            plan.lanes = choose_lanes(plan, batch)
+        self.lanes = plan.lanes
+        self.tiles = -(-batch // plan.lanes)
+        self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
+        self.chunk = self._chunk()
+        self.kept = self._kept(memory_limit)
+        self.owner: Any = None                      # the point whose order 0 is in the planes
+        self.direction: np.ndarray | None = None    # the v whose order 1 is in the planes
+        self._data: Data | None = None
+        self._passes: dict[Any, tuple[Bound, Data | None]] = {}
+        self._cancel = np.zeros(1, np.int64)
+        self._allocate()
+
+    def _chunk(self) -> int:
+        if self.plan.coupled:
+            return self.tiles
+        per_tile = 3 * (self.stride + self.plan.partial_size * self.plan.itemsize)
+        return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
+
+    def _kept(self, limit: int) -> int:
+        """How many planes hold the whole batch: 3, 1 (order 0 only) or 0 (everything is computed again)."""
+        if self.tiles == self.chunk:
+            if self.plan.coupled and 3 * self.stride * self.tiles > limit:
+                name = self.plan.graph.name_of(self.plan.normalisations[0].layer)
+                raise ArgumentError(
+                    f"layer {name} ({self.plan.normalisations[0].layer.describe()}): batch statistics need all "
+                    f"activations at once, {3 * self.stride * self.tiles:,} bytes for {self.batch:,} samples, got a "
+                    f"memory_limit of {limit:,}; use smaller batches, a larger memory_limit, or training=False")
+            return 3
+        return next((planes for planes in (3, 1) if planes * self.stride * self.tiles <= limit), 0)
+
+    def _allocate(self) -> None:
+        plan, dtype, item = self.plan, self.dtype, self.plan.itemsize
+        self._arrays: dict[str, np.ndarray] = {}
+        self._spaces: dict[str, Space] = {"number": Space(0)}
+        for k in ORDERS:
+            whole = k < self.kept
+            count = (self.tiles if whole else self.chunk) * self.stride // item
+            self._space(f"plane{k}", count, dtype, self.stride, whole)
+            self._space(f"energy{k}", self.tiles, np.float64, 8, True)
+        self.partial_step = -(-plan.partial_size * item // 64) * 64 + 64
+        sums_step = 8 * (plan.sizes["sums"] + 8)
+        self._spaces["partial_step"] = Space(self.partial_step)
+        self._spaces["sums_step"] = Space(sums_step)
+        self._space("sums", self.chunk * sums_step // 8, np.float64, sums_step)
+        self._space("scratch", self.chunk * plan.scratch_rows * plan.lanes, dtype, plan.scratch_rows * plan.lane_bytes)
+        for name, kind in (("batch", dtype), ("channels", dtype), ("totals", np.float64), ("state", dtype)):
+            self._space(name, plan.sizes[name], kind)
+        self._space("ones", max((n.channels for n in plan.normalisations), default=1), dtype)
+        self._arrays["ones"][:] = 1
+        self._space("tile_count", 1, np.int64)
+        self._space("scale", 1, np.float64)
+        tile = np.arange(self.chunk, dtype=np.int64)
+        self._space("tile_segments", 3 * self.chunk, np.int64)
+        self._arrays["tile_segments"][:] = np.stack(
+            [tile * self.stride // item, tile * self.stride, np.full_like(tile, plan.lanes)], axis=1).ravel()
+        for name in ("x", "samples", "labels", "dense", "weight", "outputs"):
+            step = {"samples": 8 * plan.lanes, "outputs": plan.output.rows * plan.lane_bytes}.get(name, 0)
+            self._spaces[name] = Space(0, step, True)
+        self._for_parameters("w", 0)
+
+    def _space(self, name: str, count: int, dtype: Any, step: int = 0, whole: bool = False) -> np.ndarray:
+        array = aligned(count, dtype)
+        self._arrays[name] = array
+        self._spaces[name] = Space(int(array.ctypes.data), step, whole)
+        return array
+
+    def _for_parameters(self, name: str, version: int) -> None:
+        """Room for a vector of parameters and its panels: w, or a direction."""
+        n = self.plan.graph.size
+        self._space(name, n + 16, self.dtype)
+        self._space(f"packed{version}", self.plan.sizes["packed"] + 16, self.dtype)
+        self._space(f"panels{version}", self.plan.sizes["panels"] + 16, self.dtype)
+
+    def array(self, name: str) -> np.ndarray:
+        return self._arrays[name]
+
+    def poison(self) -> None:
+        """Fills everything that a pass must write before it reads with NaN (for tests)."""
+        for name, array in self._arrays.items():
+            scratch = name.startswith(("plane", "partial", "packed", "panels", "out", "energy", "sums", "scratch"))
+            if scratch or name in ("batch", "channels", "totals"):
+                array[:] = np.nan
+        self.owner = self.direction = None
+
+    # ---------------------------------------------------------------------------------------------------------- passes
+    def _bound(self, key: Any, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> Bound:
+        if key not in self._passes:
+            for _, direction in orders:
+                if f"v{direction}" not in self._arrays:
+                    self._for_parameters(f"v{direction}", 1 + direction)
+            code = emit_pass(self.plan, orders, results) if key != "outputs" else emit_outputs(self.plan)
+            self._reserve_results(results)
+            self._passes[key] = self._bind(code), None
+        bound, data = self._passes[key]
+        if data is not self._data:
+            assert self._data is not None
+            bound.move(self._data.addresses())
+            self._passes[key] = bound, self._data
+        return bound
+
+    def _bind(self, code: Code) -> Bound:
+        if "zeros" not in self._arrays or self._arrays["zeros"].size < self.plan.zero_rows * self.lanes:
+            self._space("zeros", max(64, self.plan.zero_rows * self.lanes), self.dtype)
+        return Bound(code, self._spaces, self.dtype)
+
+    def _reserve_results(self, results: Sequence[int]) -> None:
+        slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
+        for slot in range(slots):
+            if f"partial{slot}" not in self._arrays:
+                self._space(f"partial{slot}", self.chunk * self.partial_step // self.plan.itemsize, self.dtype,
+                            self.partial_step)
+        for i in results:
+            if f"out{i}" not in self._arrays:
+                self._space(f"out{i}", self.plan.graph.size + 16, self.dtype)
+
+    def bind(self, data: Data) -> None:
+        """Makes this batch the one that passes read."""
+        if data is not self._data:
+            self._data, self.owner, self.direction = data, None, None
+            self._arrays["scale"][0] = data.scale
+
+    def run(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> list[np.ndarray]:
+        """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
+        as fresh arrays, in Taylor coefficients."""
+        key = (tuple(orders), tuple(results))
+        bound = self._bound(key, orders, results)
+        n = self.plan.graph.size
+        outs = [self._arrays[f"out{i}"][:n] for i in results]
+        if self.chunk == self.tiles:
+            self._execute(bound, 0, self.tiles)
+            return [out.copy() for out in outs]
+        sums = [np.zeros(n) for _ in outs]
+        for first in range(0, self.tiles, self.chunk):
+            self._execute(bound, first, min(self.chunk, self.tiles - first))
+            for total, out in zip(sums, outs, strict=True):
+                total += out
+        return [total.astype(self.dtype) for total in sums]
+
+    def outputs(self, data: Data, result: np.ndarray) -> None:
+        """The forward pass alone; result (batch, features) gets the outputs."""
+        self.bind(data)
+        bound = self._bound("outputs", [(0, 0)], ())
+        bound.move(data.addresses(result))
+        for first in range(0, self.tiles, self.chunk):
+            self._execute(bound, first, min(self.chunk, self.tiles - first))
+
+    def _execute(self, bound: Bound, first: int, tiles: int) -> None:
+        self._arrays["tile_count"][0] = tiles
+        parallel = os.getpid() == _home and numba.get_num_threads() > 1
+        arguments = (bound.table.ctypes.data, bound.stages.ctypes.data, len(bound.stages), tiles, first,
+                     self._cancel.ctypes.data)
+        if len(bound.table) * self.stride * tiles < LONG_RUN:
+            runner(parallel)(*arguments)
+        else:
+            self._execute_aside(parallel, arguments)
+
+    def _execute_aside(self, parallel: bool, arguments: tuple[int, ...]) -> None:
+        """A long run in a thread of its own, so that Ctrl-C reaches Python and can cancel it."""
+        threads = numba.get_num_threads()
+
+        def work() -> None:
+            numba.set_num_threads(threads)
+            runner(parallel)(*arguments)
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        try:
+            while worker.is_alive():
+                worker.join(0.1)
+        except BaseException:
+            self._cancel[0] = 1
+            worker.join()
+            self._cancel[0] = 0
+            self.owner = self.direction = None
+            raise
