@@ -25,7 +25,6 @@ from rop.workspace import (
     DEFAULT_MEMORY,
     Data,
     Workspace,
-    choose_lanes,
     engine_lock,
     lane_samples,
 )
@@ -61,8 +60,8 @@ class Objective:
         x: (batch, ...) floats.
         y: targets as the loss wants them.
         dtype: precision of all computation and of the results, float32 or float64.
-        training: whether batchnorm uses the statistics of the batch; otherwise ``state`` is needed.
-        state: running statistics, as ``net.init_state()`` gives them.
+        training: whether batchnorm uses the statistics of the batch (else those in ``state``).
+        state: running statistics for evaluation mode, by default ``net.init_state()``.
         device: "cpu".
         check_finite: refuse NaN and Inf in x, w and v.
         memory_limit: bytes of activations kept between passes; what does not fit is computed again, with the same bits.
@@ -84,8 +83,6 @@ class Objective:
             raise ArgumentTypeError(f"Objective: expected net to be a rop.Sequential or rop.Graph, got {type(net).__name__}")
         if not isinstance(loss, Loss):
             raise ArgumentTypeError(f"Objective: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
-        if net.size == 0:
-            raise ArgumentError("Objective: expected a net with parameters, got one without any: nothing to differentiate")
         self.net, self.loss = net, loss
         self.dtype = np.dtype(check_dtype("Objective", dtype))
         self.training = check_bool("Objective", "training", training)
@@ -178,12 +175,18 @@ class Objective:
     def _vector(self, name: str, value: Any) -> np.ndarray:
         """A vector of the parameters' length in the objective's precision."""
         array = as_floats(name, value)
-        if array.ndim != 1 or array.size != self.net.size:
+        if array.shape != self._zeros.shape:
             raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
                                 f"{array.shape}")
-        array = array.astype(self.dtype, copy=False)
-        if self.check_finite and not math.isfinite(np.dot(array, self._zeros)):
-            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf; check_finite=False switches the check off")
+        return self._finite(name, array)
+
+    def _finite(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The array in the objective's precision, checked for NaN and Inf (which times 0 is not 0)."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            array = array.astype(self.dtype, copy=False)
+            if self.check_finite and np.dot(array, self._zeros) != 0:
+                raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
+                                    "check_finite=False switches the check off")
         return array
 
 
@@ -196,9 +199,20 @@ class Point:
         self.w = np.array(w, dtype=objective.dtype)
         self.w.flags.writeable = False
         with engine_lock():
-            self.grad: np.ndarray = self._evaluate()
+            self._grad = self._evaluate()
             self.loss: float = objective._energy(0)
-            self.batch_stats: dict[str, np.ndarray] = self._batch_statistics() if objective.training else {}
+            self._batch_stats = self._batch_statistics() if objective.training else {}
+
+    @property
+    def grad(self) -> np.ndarray:
+        """∇f(w), (n,)."""
+        return self._grad.copy()
+
+    @property
+    def batch_stats(self) -> dict[str, np.ndarray]:
+        """Mean and unbiased variance of every batchnorm layer in training mode, under the names of
+        ``net.init_state()``: what a running average takes in."""
+        return {name: value.copy() for name, value in self._batch_stats.items()}
 
     def _evaluate(self) -> np.ndarray:
         """Order 0, kept; returns the gradient."""
@@ -242,7 +256,9 @@ class Point:
 
     def _block(self, columns: np.ndarray) -> np.ndarray:
         if columns.shape[0] != self._f.net.size:
-            raise ArgumentError(f"v: expected {self._f.net.size} rows, the number of parameters, got {columns.shape}")
+            n = self._f.net.size
+            raise ArgumentError(f"v: expected shape ({n},) or ({n}, k), n = {n} being the number of parameters, got "
+                                f"{columns.shape}")
         result = np.empty(columns.shape, self._f.dtype)
         with engine_lock():
             for start in range(0, columns.shape[1], BLOCK_OF_VECTORS):
@@ -296,8 +312,6 @@ class Point:
             return Taylor(self.loss, self._f._energy(1), self._f._energy(2))
 
     def _batch_statistics(self) -> dict[str, np.ndarray]:
-        """Mean and unbiased variance of every batchnorm layer, under the names of ``net.init_state()``: what a running
-        average takes in."""
         space, result = self._f._workspace, {}
         for operation in space.plan.normalisations:
             c = operation.channels
@@ -347,8 +361,12 @@ def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Wor
 # ------------------------------------------------------------------------------------------------------ checks at the door
 def as_floats(name: str, value: Any) -> np.ndarray:
     """An array of float32 or float64."""
-    array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    if array.dtype not in (np.float32, np.float64):
+    try:
+        array = value if isinstance(value, np.ndarray) else np.asarray(value)
+    except ValueError as error:                         # ragged lists
+        raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got a ragged "
+                                f"{type(value).__name__}") from error
+    if array.dtype.kind != "f" or array.itemsize not in (4, 8):
         raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
                                 f"np.asarray({name}, dtype=np.float32)")
     return array
@@ -390,17 +408,20 @@ def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str
     if not expected:
         return {}
     if state is None:
-        raise ArgumentError(f"{owner}: the net has batchnorm layers, which need state= in evaluation mode; got None; "
-                            "net.init_state() gives a fresh one")
-    if not isinstance(state, Mapping) or set(state) != set(expected):
-        got = sorted(state) if isinstance(state, Mapping) else type(state).__name__
-        raise ArgumentError(f"{owner}: expected state with the keys {sorted(expected)}, got {got}; see net.init_state()")
+        return expected
+    if not isinstance(state, Mapping):
+        raise ArgumentTypeError(f"{owner}: expected state as a dict like net.init_state(), got {type(state).__name__}")
+    if set(state) != set(expected):
+        raise ArgumentError(f"{owner}: expected state with the keys {sorted(expected)}, got {sorted(state)}; see "
+                            "net.init_state()")
     result = {}
     for key, like in expected.items():
         value = as_floats(f"state[{key!r}]", state[key])
         if value.shape != like.shape:
             raise ArgumentError(f"{owner}: state[{key!r}]: expected shape {like.shape}, got {value.shape}")
-        if not np.isfinite(value).all() or (key.endswith("var") and value.min() < 0):
-            raise ArgumentError(f"{owner}: state[{key!r}]: expected finite numbers, variances of at least 0")
+        wrong = ~np.isfinite(value) | (value < 0 if key.endswith("var") else False)
+        if wrong.any():
+            raise ArgumentError(f"{owner}: state[{key!r}]: expected finite numbers, variances of at least 0, got "
+                                f"{value[wrong][0]:g}")
         result[key] = value.astype(dtype)
     return result

@@ -116,7 +116,6 @@ class Plan:
         self.tables = Tables()
         self.plane_rows = dict.fromkeys(ORDERS, 0)
         self.scratch_rows = 3
-        self.zero_rows = 1
         self.sizes = dict.fromkeys(("batch", "packed", "panels", "sums", "channels", "totals", "state"), 0)
         self.partial_index: dict[bool, list[np.ndarray]] = {False: [], True: []}      # by Partial.add
         self.pack_index: list[np.ndarray] = []
@@ -173,6 +172,11 @@ class Plan:
         start = sum(map(len, self.partial_index[add]))
         self.partial_index[add].append(index)
         return Partial(start, add)
+
+    @property
+    def zero_rows(self) -> int:
+        """Rows of zeros that stand for whatever order of whatever value is zero."""
+        return max(value.rows for value in self.values.values())
 
     @property
     def coupled(self) -> bool:
@@ -235,10 +239,7 @@ class Plan:
 
     def order(self, value: Value, k: int, row: int = 0) -> Ref:
         """Order k of a value, zeros if it has none."""
-        if k in value.levels:
-            return self.at(value.buffer, k, row)
-        self.zero_rows = max(self.zero_rows, value.rows)
-        return Ref("zeros", 0, 0)
+        return self.at(value.buffer, k, row) if k in value.levels else Ref("zeros", 0, 0)
 
     def orders(self, name: str, value: Value, k: int, lowest: int = 0) -> dict[str, Operand]:
         """Operands name0, name1, name2 of a value in a pass of order k; orders above k are not read."""
@@ -953,7 +954,6 @@ class BatchNormOperation(Operation):
 
     def _beta(self, plan: Plan, k: int, direction: int) -> Ref:
         if self.beta_at is None or k == 2:
-            plan.zero_rows = max(plan.zero_rows, self.channels)
             return Ref("zeros", 0, 0)
         return plan.parameter(k, direction, self.beta_at)
 

@@ -19,7 +19,7 @@ from rop.errors import ArgumentError
 from rop.kernels.cpu.interpreter import runner
 from rop.layers.loss import Targets
 from rop.lowering import Plan, emit_outputs, emit_pass
-from rop.program import ORDERS, Bound, Code, Space
+from rop.program import ORDERS, Bound, Space
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
 CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
@@ -143,6 +143,7 @@ class Workspace:
         self._space("scratch", self.chunk * plan.scratch_rows * plan.lanes, dtype, plan.scratch_rows * plan.lane_bytes)
         for name, kind in (("batch", dtype), ("channels", dtype), ("totals", np.float64), ("state", dtype)):
             self._space(name, plan.sizes[name], kind)
+        self._space("zeros", plan.zero_rows * plan.lanes, dtype)
         self._space("ones", max((n.channels for n in plan.normalisations), default=1), dtype)
         self._arrays["ones"][:] = 1
         self._space("tile_count", 1, np.int64)
@@ -188,18 +189,13 @@ class Workspace:
                     self._for_parameters(f"v{direction}", 1 + direction)
             code = emit_pass(self.plan, orders, results) if key != "outputs" else emit_outputs(self.plan)
             self._reserve_results(results)
-            self._passes[key] = self._bind(code), None
+            self._passes[key] = Bound(code, self._spaces, self.dtype), None
         bound, data = self._passes[key]
         if data is not self._data:
             assert self._data is not None
             bound.move(self._data.addresses())
             self._passes[key] = bound, self._data
         return bound
-
-    def _bind(self, code: Code) -> Bound:
-        if "zeros" not in self._arrays or self._arrays["zeros"].size < self.plan.zero_rows * self.lanes:
-            self._space("zeros", max(64, self.plan.zero_rows * self.lanes), self.dtype)
-        return Bound(code, self._spaces, self.dtype)
 
     def _reserve_results(self, results: Sequence[int]) -> None:
         slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)

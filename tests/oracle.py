@@ -10,6 +10,7 @@ Batchnorm is written out in primitives, because torch's fused batchnorm is wrong
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -39,6 +40,11 @@ class Reference:
 # layers: one torch expression per class name; `p` holds the layer's parameters
 # ---------------------------------------------------------------------------------------------------------------
 
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU's approximation in primitives: torch's own gives NaN at third order for large |x|."""
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
 ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "Identity": lambda layer, x: x,
     "ReLU": lambda layer, x: F.relu(x),
@@ -47,7 +53,7 @@ ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "Sigmoid": lambda layer, x: torch.sigmoid(x),
     "Softplus": lambda layer, x: F.softplus(x, layer.beta, layer.threshold),
     "SiLU": lambda layer, x: F.silu(x),
-    "GELU": lambda layer, x: F.gelu(x, approximate=layer.approximate),
+    "GELU": lambda layer, x: gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x),
 }
 
 PARAMETER_FREE: dict[str, Callable[[Any, Tensor], Tensor]] = {

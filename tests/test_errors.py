@@ -62,7 +62,7 @@ def evaluate_layer(refused: Refused) -> None:
     """Make the layer or network and, if that works, an objective with the refused shape of data."""
     made = refused.make()
     assert refused.shape is not None, "making it did not raise"
-    net = made if hasattr(made, "nodes") else rop.Sequential(made)
+    net = rop.Sequential(made, rop.Flatten(), rop.Linear(1, 1))
     rop.Objective(net, rop.MSE(), np.ones((2, *refused.shape)), np.zeros((2, 1)))
 
 
@@ -170,8 +170,11 @@ BAD_OBJECTIVES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]
     "no batch axis": ({"x": np.ones(4)}, ValueError, ("x", "(4,)")),
     "scalar x": ({"x": np.float64(1.0)}, Exception, ("x",)),
     "empty batch": ({"x": np.ones((0, 4)), "y": np.array([], int)}, ValueError, ("empty",)),
-    "empty image": ({"net": rop.Sequential(rop.ReLU()), "x": np.ones((2, 3, 0, 4)), "loss": rop.MSE(),
-                         "y": np.ones((2, 3, 0, 4))}, ValueError, ("0",)),
+    "empty image": (
+        {"net": rop.Sequential(rop.Conv2d(3, 3, 1)), "x": np.ones((2, 3, 0, 4)), "loss": rop.MSE(), "y": np.ones(2)},
+        ValueError,
+        ("(2, 3, 0, 4)",),
+    ),
     "integer x": ({"x": np.ones((2, 4), int)}, TypeError, ("x", "float", "int")),
     "boolean x": ({"x": np.ones((2, 4), bool)}, TypeError, ("x", "float", "bool")),
     "complex x": ({"x": np.ones((2, 4), complex)}, TypeError, ("x", "float", "complex")),
