@@ -27,11 +27,11 @@ def size(count: float) -> str:
     return f"{count / 2**20:.0f} MiB"
 
 
-def slower(row: Row, engine: str, rows: list[Row]) -> float | None:
+def slower(row: Row, engine: str, rows: list[Row], key: str = "median_s") -> float | None:
     """How many times slower an engine is than rop at this work (at the same quantities, for works only rop has)."""
     ours = row["engines"].get("rop")
     theirs = measured(row, engine, rows)
-    return theirs["median_s"] / ours["median_s"] if ours and theirs else None
+    return theirs[key] / ours[key] if ours and theirs else None
 
 
 def measured(row: Row, engine: str, rows: list[Row]) -> dict[str, Any] | None:
@@ -56,8 +56,8 @@ def line(row: Row) -> str:
     return head + ", ".join(parts)
 
 
-def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table: medians, × rop, the limit and how much of it rop (or the only engine) reaches."""
+def table(result: dict[str, Any], key: str = "median_s") -> tuple[list[str], list[list[str]]]:
+    """Head and rows of the table: times, × rop, the limit and how much of it rop (or the first engine) reaches."""
     rows = result["rows"]
     names = [name for name in ENGINES if any(name in row["engines"] for row in rows)]
     head = ["problem", "batch", "dtype", "work", *names, "limit", "reached"]
@@ -68,11 +68,11 @@ def table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
             body.append([*cells, "refused", *[""] * (len(head) - 5)])
             continue
         for name in names:
-            engine, times = measured(row, name, rows), slower(row, name, rows)
-            text = duration(engine["median_s"]) if engine else ""
+            engine, times = measured(row, name, rows), slower(row, name, rows, key)
+            text = duration(engine[key]) if engine else ""
             cells.append(text + (f" ({times:.1f}×)" if times and name != "rop" else ""))
         first = row["engines"].get("rop") or next(iter(row["engines"].values()))
-        body.append([*cells, duration(row["limit_s"]), f"{first['of_limit']:.2f}"])
+        body.append([*cells, duration(row["limit_s"]), f"{row['limit_s'] / first[key]:.2f}"])
     return head, body
 
 
@@ -98,7 +98,8 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
     environment = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} Gflop/s" for dtype, rate in result["gemm_flops_per_s"].items())
-    _print_table("Medians; (×) times the median of rop", *table(result), file)
+    _print_table("Medians; (×) how many times that of rop", *table(result), file)
+    _print_table("Minima", *table(result, "min_s"), file)
     head, body = memory_table(result)
     if body:
         _print_table("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", head, body, file)

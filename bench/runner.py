@@ -47,7 +47,8 @@ class Settings:
     works: tuple[str, ...] = tuple(WORKS)
     threads: int = 0  # 0: as many as there are cores
     rounds: int = 15
-    burst: float = 0.05  # seconds
+    burst: float = 0.05  # seconds of one turn
+    patience: float = 30.0  # seconds for the timing of a row: on a slow machine there are fewer turns, at least 3
 
     def resolved(self) -> Settings:
         return replace(self, threads=self.threads or cores())
@@ -62,6 +63,7 @@ def quick(settings: Settings) -> Settings:
         batches=(128,) if settings.batches == Settings.batches else settings.batches,
         dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
         rounds=8,
+        patience=5.0,
     )
 
 
@@ -296,7 +298,10 @@ class Run:
             measured["error"] = measured["error"][chosen["way"]]
             calls[name], seconds[name] = fitting(chosen["seconds"], self.settings.burst), list[float]()
         dtype = row["dtype"]
-        for _ in range(self.settings.rounds):
+        start = time.perf_counter()
+        for turn in range(self.settings.rounds):
+            if turn >= 3 and time.perf_counter() - start > self.settings.patience:
+                break
             for name, client in able.items():
                 time.sleep(PAUSE)
                 way = row["engines"][name]["way"]

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 2  # calls before the first one that is recorded
+WARM_UP = 3, 0.005  # before the first call that is recorded: so many calls, but no further one after so many seconds
 CHOICE_SECONDS = 0.3  # how long each way is tried
 
 
@@ -133,8 +133,11 @@ def timed(call: Callable[[int], Any], calls: int) -> list[float]:
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for k in range(WARM_UP):
+        started = clock()
+        for k in range(WARM_UP[0]):
             call(k)
+            if clock() - started > WARM_UP[1]:
+                break
         for k in range(calls):
             start = clock()
             call(k)

@@ -329,7 +329,9 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
     dtype = vector.dtype
     if vector.shape != (net.size,):
         raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got {vector.shape}")
-    x = check_data(x, dtype, check_finite=False)
+    if not np.isfinite(vector).all():
+        raise ArgumentError("w: expected finite numbers, got NaN or Inf")
+    x = check_data(x, dtype, check_finite=True)
     shapes = net.shapes(x.shape[1:])
     frozen = check_state(net, state, dtype, "predict")
     result = np.empty((len(x), math.prod(shapes[net.output])), dtype)

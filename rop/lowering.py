@@ -543,15 +543,14 @@ class Products(Operation):
 
     def _dot_groups(self, plan: Plan) -> tuple[int, int]:
         """Groups of lane dots: (first j, number of j, pairs of pixels, number of pairs), one per tap or row of taps."""
-        if self.pixels == self.image_pixels == 1:        # the blocks of lanes take the place of pixels
-            blocks = plan.lane_bytes // BLOCK
-            return plan.tables.put([[0, self.fan, plan.tables.put(np.arange(blocks).repeat(2)), blocks]]), 1
         pixel_in, pixel_out, tap = self.geometry.triples()
         width = self.geometry.kernel[1] if self.merged else 1
         groups = []
         for first in range(0, self.geometry.taps, width):
             mine = tap == first
             pairs = np.stack([pixel_out[mine], pixel_in[mine]], axis=1)
+            if self.pixels == self.image_pixels == 1 and len(pairs):     # blocks of lanes take the place of pixels
+                pairs = np.arange(plan.lane_bytes // BLOCK)[:, None].repeat(2, axis=1)
             groups.append([first * self.group_inputs, width * self.group_inputs, plan.tables.put(pairs), len(pairs)])
         return plan.tables.put(groups), len(groups)
 

@@ -274,7 +274,7 @@ def test_quick_keeps_what_was_asked_for():
     assert [p.name for p in quick.problems] == ["forest", "usps"]
     assert (quick.batches, quick.dtypes) == ((128,), ("float32",))
     asked = replace(runner.Settings(), problems=TINY, batches=(8, 16), dtypes=("float64",))
-    assert runner.quick(asked) == replace(asked, rounds=quick.rounds)
+    assert runner.quick(asked) == replace(asked, rounds=quick.rounds, patience=quick.patience)
 
 
 def test_equal_thread_counts(monkeypatch):

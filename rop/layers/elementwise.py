@@ -109,17 +109,22 @@ def gelu(x: float) -> Derivatives:
 def gelu_tanh(x: float) -> Derivatives:
     """y = x (1 + t)/2, t = tanh u, u = √(2/π) (x + 0.044715 x³); y′ = (1 + t + x t′)/2, and so on by Leibniz.
 
-    t′ = d u′, t″ = d (u″ − 2 t u′²), t‴ = d (u‴ − 6 t u′ u″ + (6 t² − 2) u′³) with d = 1 − t².
+    t′ = d u′, t″ = d (u″ − 2 t u′²), t‴ = d (u‴ − 6 t u′ u″ + (6 t² − 2) u′³) with d = 1 − t². Both d and (1 + t)/2 are
+    taken from e^(−2|u|), because they would cancel where t is close to −1.
     """
     k = 0.7978845608028654  # √(2/π)
+    u = k * (x + 0.044715 * x * x * x)
     u1 = k * (1 + 0.134145 * x * x)
     u2 = k * 0.26829 * x
-    t = math.tanh(k * (x + 0.044715 * x * x * x))
-    d = (1 - t) * (1 + t)
+    e = math.exp(-2 * abs(u))
+    high = 1 / (1 + e)
+    half = high if u >= 0 else e * high
+    t = 2 * half - 1
+    d = 4 * e * high * high
     t1 = d * u1
     t2 = d * (u2 - 2 * t * u1 * u1)
     t3 = d * (k * 0.26829 - 6 * t * u1 * u2 + (6 * t * t - 2) * u1 * u1 * u1)
-    return 0.5 * x * (1 + t), 0.5 * (1 + t + x * t1), t1 + 0.5 * x * t2, 1.5 * t2 + 0.5 * x * t3
+    return x * half, half + 0.5 * x * t1, t1 + 0.5 * x * t2, 1.5 * t2 + 0.5 * x * t3
 
 
 # ---- layers ----------------------------------------------------------------------------------------------------------
