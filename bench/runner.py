@@ -203,6 +203,8 @@ class Run:
             self.notes.append(f"{self.reference} is its own reference: there is no second engine to check it against")
         self.when = datetime.datetime.now(datetime.timezone.utc)
         self.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+        if self.load is not None and self.load > 0.5 * cores():
+            self.notes.append(f"the machine was busy at the start (load {self.load:.1f}): do not trust the times")
 
     def run(self) -> dict[str, Any]:
         if not self.engines:

@@ -19,7 +19,7 @@ from rop.kernels.cpu import batchnorm
 from rop.layers._arguments import check_bool, check_choice, check_dtype, check_int
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
-from rop.lowering import BatchNormOperation, Plan
+from rop.lowering import BatchNormOperation, lower
 from rop.workspace import (
     BLOCK_OF_VECTORS,
     DEFAULT_MEMORY,
@@ -80,7 +80,8 @@ class Objective:
                  state: State | None = None, device: str = "cpu", check_finite: bool = True,
                  memory_limit: int | None = None):
         if not isinstance(net, Graph):
-            raise ArgumentTypeError(f"Objective: expected net to be a rop.Sequential or rop.Graph, got {type(net).__name__}")
+            raise ArgumentTypeError("Objective: expected net to be a rop.Sequential or rop.Graph, got "
+                                    f"{type(net).__name__}")
         if not isinstance(loss, Loss):
             raise ArgumentTypeError(f"Objective: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
         self.net, self.loss = net, loss
@@ -88,7 +89,8 @@ class Objective:
         self.training = check_bool("Objective", "training", training)
         self.device = check_device(device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
-        self.memory_limit = DEFAULT_MEMORY if memory_limit is None else check_int("Objective", "memory_limit", memory_limit)
+        limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
+        self.memory_limit = check_int("Objective", "memory_limit", limit)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
         self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
         self._bind(x, y)
@@ -110,7 +112,7 @@ class Objective:
     def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
         key = batch, shape
         if key not in self._workspaces:
-            plan = Plan(self.net, shape, self.training, self.loss, self.dtype)
+            plan = lower(self.net, shape, self.training, self.loss, self.dtype)
             self._workspaces[key] = Workspace(plan, batch, self.memory_limit)
             if len(self._workspaces) > 4:               # batch sizes that are not in use any more give way
                 self._workspaces.popitem(last=False)
@@ -181,12 +183,13 @@ class Objective:
         return self._finite(name, array)
 
     def _finite(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The array in the objective's precision, checked for NaN and Inf (which times 0 is not 0)."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            array = array.astype(self.dtype, copy=False)
-            if self.check_finite and np.dot(array, self._zeros) != 0:
-                raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
-                                    "check_finite=False switches the check off")
+        """The array in the objective's precision, checked for NaN and Inf: either makes the product with zeros NaN."""
+        if array.dtype != self.dtype:
+            with np.errstate(over="ignore"):
+                array = array.astype(self.dtype)
+        if self.check_finite and not np.vdot(array, self._zeros) == 0:
+            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
+                                "check_finite=False switches the check off")
         return array
 
 
@@ -328,7 +331,8 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
     vector = as_floats("w", w)
     dtype = vector.dtype
     if vector.shape != (net.size,):
-        raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got {vector.shape}")
+        raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got "
+                            f"{vector.shape}")
     if not np.isfinite(vector).all():
         raise ArgumentError("w: expected finite numbers, got NaN or Inf")
     x = check_data(x, dtype, check_finite=True)
@@ -354,13 +358,13 @@ def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Wor
     key = shape, batch, dtype
     kept = net.__dict__.setdefault("_forward_spaces", OrderedDict())
     if key not in kept:
-        kept[key] = Workspace(Plan(net, shape, False, None, dtype), batch, 0)
+        kept[key] = Workspace(lower(net, shape, False, None, dtype), batch, 0)
         if len(kept) > 2:
             kept.popitem(last=False)
     return kept[key]
 
 
-# ------------------------------------------------------------------------------------------------------ checks at the door
+# ------------------------------------------------------------------------------------------------- checks at the door
 def as_floats(name: str, value: Any) -> np.ndarray:
     """An array of float32 or float64."""
     try:
@@ -378,7 +382,8 @@ def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     """The inputs of a batch, contiguous and in the precision of the computation."""
     array = as_floats("x", x)
     if array.ndim < 2:
-        raise ArgumentError(f"x: expected (batch, ...) with at least two axes, got shape {array.shape}; one sample is x[None]")
+        raise ArgumentError(f"x: expected (batch, ...) with at least two axes, got shape {array.shape}; one sample is "
+                            "x[None]")
     if array.size == 0:
         raise ArgumentError(f"x: expected at least one sample, got an empty batch of shape {array.shape}")
     with np.errstate(over="ignore"):
@@ -400,8 +405,9 @@ def check_statistics(net: Graph, shapes: Mapping[Any, Shape], batch: int) -> Non
     for node in net.nodes:
         layer = node.layer
         if layer is not None and layer.initial_state() and batch * math.prod(shapes[node][1:]) == 1:
-            raise ArgumentError(f"{net.where(node)}: expected more than one value per channel for batch statistics, got "
-                                f"a batch of 1 with shape {batched(shapes[node])}; use a larger batch or training=False")
+            raise ArgumentError(f"{net.where(node)}: expected more than one value per channel for batch statistics, "
+                                f"got one sample of shape {batched(shapes[node])}; use a larger batch or "
+                                "training=False")
 
 
 def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str, np.ndarray]:

@@ -1,9 +1,9 @@
 """A network as a program: instructions over flat buffers, divided into stages.
 
 ``Plan`` decides where everything lies: a tile of T samples has three *planes*, one per order of the jet, and a buffer
-is a number of rows at the same use in each of them. ``Code`` collects the instructions of a pass, with symbolic operands
-(``Ref``: a space and an offset). ``Bound`` gives the spaces their addresses and makes the table that the interpreter
-runs. What a layer contributes is written in rop/lowering.py; nothing here knows a formula.
+is a number of rows in each of them. ``Code`` collects the instructions of a pass, with symbolic operands (``Ref``: a
+space and an offset). ``Bound`` gives the spaces their addresses and makes the table that the interpreter
+runs. What a layer contributes is written in rop/lowering/; nothing here knows a formula.
 """
 from __future__ import annotations
 
@@ -150,6 +150,8 @@ class Bound:
                 self._moving += [(row, i, operand) for i, operand in enumerate(instruction.operands)
                                  if isinstance(operand, Ref) and operand.space in MOVABLE]
                 row += 1
+        # as plain integers: asking an array for its address costs a microsecond
+        self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
 
     def move(self, addresses: dict[str, int]) -> None:
         """Puts other data of the same layout in place: new addresses for movable spaces."""

@@ -1,8 +1,8 @@
 """The memory of one network on batches of one size, and the passes bound to it.
 
-A batch of B samples is cut into tiles of T lanes, tiles into chunks. A chunk's partial sums are added up in the order of
-its tiles, chunks are added up in their order in float64: T and the chunk depend on the network and on B only, never on
-threads or on the memory limit, so neither changes a bit of the result.
+A batch of B samples is cut into tiles of T lanes, tiles into chunks. A chunk's partial sums are added up in the order
+of its tiles, chunks are added up in their order in float64: T and the chunk depend on the network and on B only, never
+on threads or on the memory limit, so neither changes a bit of the result.
 """
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from rop.errors import ArgumentError
 from rop.kernels.cpu.interpreter import runner
+from rop.kernels.warm import ensure_compiled
 from rop.layers.loss import Targets
 from rop.lowering import Plan, emit_outputs, emit_pass
 from rop.program import ORDERS, Bound, Space
@@ -106,6 +107,8 @@ class Workspace:
         self._data: Data | None = None
         self._passes: dict[Any, tuple[Bound, Data | None]] = {}
         self._cancel = np.zeros(1, np.int64)
+        self._cancel_address = int(self._cancel.ctypes.data)
+        ensure_compiled(self.dtype)
         self._allocate()
 
     def _chunk(self) -> int:
@@ -241,8 +244,7 @@ class Workspace:
     def _execute(self, bound: Bound, first: int, tiles: int) -> None:
         self._arrays["tile_count"][0] = tiles
         parallel = os.getpid() == _home and numba.get_num_threads() > 1
-        arguments = (bound.table.ctypes.data, bound.stages.ctypes.data, len(bound.stages), tiles, first,
-                     self._cancel.ctypes.data)
+        arguments = (*bound.address, tiles, first, self._cancel_address)
         if len(bound.table) * self.stride * tiles < LONG_RUN:
             runner(parallel)(*arguments)
         else:

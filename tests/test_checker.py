@@ -212,6 +212,16 @@ def test_a_result_that_should_be_zero_is_held_to_the_floor() -> None:
     assert discrepancies(dataclasses.replace(expected, r2=1e6 * noise), expected, v, tolerance)
 
 
+def test_an_ill_conditioned_result_is_measured_by_its_condition() -> None:
+    """What one rounding of the input moves by 1e-6 may be wrong by a few times that, but not by hundreds of times."""
+    expected, v = example()
+    nearby = dataclasses.replace(expected, r2=expected.r2 + 1e-6)
+    tolerance = TOLERANCES[np.dtype(np.float64)]
+    for times, wrong in ((10, False), (300, True)):
+        actual = dataclasses.replace(expected, r2=expected.r2 - times * 1e-6)
+        assert bool(discrepancies(actual, expected, v, tolerance, nearby)) is wrong
+
+
 def test_gradient_of_something_constant_is_zero() -> None:
     w = torch.ones(3, dtype=torch.float64, requires_grad=True)
     assert not gradient(torch.ones(()), w).any()

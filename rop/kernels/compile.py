@@ -116,7 +116,7 @@ def announce() -> None:
     """Say once per process that kernels are being compiled: otherwise the first call looks like a hang."""
     global _announced
     if not _announced and not os.environ.get("ROP_QUIET"):
-        print("rop: compiling kernels once for this machine, about half a minute; later starts load them from the cache",
+        print("rop: compiling kernels once for this machine, up to a minute; later starts load them from the cache",
               file=sys.stderr, flush=True)
     _announced = True
 
@@ -216,7 +216,7 @@ class Kernel:
         dtype = np.dtype(dtype).type
         if dtype not in self._entries:
             self._entries[dtype] = self._compile(dtype)
-        return self._entries[dtype].address
+        return int(self._entries[dtype].address or 0)
 
     def _compile(self, dtype: Any) -> CFunc:
         from rop.kernels.cpu.interpreter import entry
@@ -227,7 +227,7 @@ class Kernel:
 
 def compiled(function: Callable[..., Any], signature: Any, name: str) -> CFunc:
     """A C function by its address, from the cache if it is there."""
-    result = CFunc(function, (signature.args, signature.return_type), locals={},
+    result: Any = CFunc(function, (signature.args, signature.return_type), locals={},
                    options={"fastmath": LOOP_MATH, "error_model": "numpy"})
     result._cache = KernelCache(name)
     result.compile()

@@ -22,7 +22,6 @@ from __future__ import annotations
 from rop.layers._arguments import check_choice
 from rop.layers.base import Layer, Shape, refuse_shape
 
-
 # ---- the jet, in Taylor coefficients (see elementwise.py) -----------------------------------------------------------
 #
 # With u_1 = z_1 and u_2 = z_2 + (l_1)²/2 every order of the rules above has one form:

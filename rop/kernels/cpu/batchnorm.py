@@ -16,7 +16,7 @@ from rop.layers import batchnorm as layer
 
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
 
-MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)      # rows of a channel table (t is CUBE, a SHIFT, b SLOPE)
+MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)      # rows of a channel table: m, r, q, t, a, b, s, N
 FIELDS = 8
 SUMS = 3                                                               # float64 per channel and tile
 
@@ -169,7 +169,7 @@ def frozen(order, table0, table1, table2, channels, mean, variance, eps, gamma0,
         field(table, CUBE, channels)[c] = real(0)
 
 
-# -------------------------------------------------------------------------------------------------------- the two passes
+# ------------------------------------------------------------------------------------------------------ the two passes
 @loop
 def _normalise_0(y, x0, m0, q0, beta):
     for t in range(y.size):

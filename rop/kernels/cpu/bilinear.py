@@ -104,7 +104,7 @@ def transpose(y, y_step, x, index, rows, lanes):
 
 @kernel
 def pack_transposed(y, w, rows, columns, part, parts):
-    """W (rows, columns) → panels [block of columns][row][column in the block], for the input gradient of wide layers."""
+    """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers."""
     panels = (columns + PANEL - 1) // PANEL
     source = reals(w, rows * columns)
     target = reals(y, rows * columns)

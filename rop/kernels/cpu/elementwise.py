@@ -20,7 +20,12 @@ output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 
 
-# ------------------------------------------------------------------------------------------------- order 0, per activation
+# -------------------------------------------------------------------------------------------- order 0, per activation
+function: Any = None            # what these templates call: bound by ``activation``
+scalar: Any = None
+activate: Any = None
+
+
 def _call_0(x, a, b):
     return function(x)
 
@@ -45,15 +50,15 @@ def _activation(y, d1, d2, d3, x, count, a, b):
 
 
 @cache
-def activation(function: Callable[..., Any]) -> Kernel:
+def activation(of: Callable[..., Any]) -> Kernel:
     """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴)."""
-    adapter = (_call_0, _call_1, _call_2)[len(inspect.signature(function).parameters) - 1]
-    scalar = helper(adapter, function=formula(function, vector_math))
-    identity = hashlib.sha256(function.__code__.co_code + repr(function.__code__.co_consts).encode()).hexdigest()[:12]
-    return Kernel(_activation, f"elementwise.{function.__name__}-{identity}", activate=loop(_activate, scalar=scalar))
+    adapter = (_call_0, _call_1, _call_2)[len(inspect.signature(of).parameters) - 1]
+    called = helper(adapter, function=formula(of, vector_math))
+    identity = hashlib.sha256(of.__code__.co_code + repr(of.__code__.co_consts).encode()).hexdigest()[:12]
+    return Kernel(_activation, f"elementwise.{of.__name__}-{identity}", activate=loop(_activate, scalar=called))
 
 
-# ------------------------------------------------------------------------------------------ the orders, for all activations
+# ------------------------------------------------------------------------------------- the orders, for all activations
 @loop
 def _forward_1(y1, d1, x1):
     for i in range(y1.size):

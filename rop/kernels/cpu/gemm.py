@@ -9,6 +9,7 @@ there is no im2col copy and padding is left out exactly.
 """
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from rop.kernels.compile import PerPrecision, helper, itemsize
@@ -127,7 +128,8 @@ def _store_dots(e: Emitter, sums: list[Any], place: Any) -> None:
 
     if n == 8:
         pairs = [interleave(sums[i], sums[i + 1], 4) for i in (0, 2)]          # lanes: 4 of a, 4 of b
-        quads = interleave(*[e.shuffle(p, p, [0, 1, 4, 5, 2, 3, 6, 7]) for p in pairs], 4)   # a b a b | c d c d, in twos
+        left, right = (e.shuffle(p, p, [0, 1, 4, 5, 2, 3, 6, 7]) for p in pairs)             # 2 of a, 2 of b, again
+        quads = interleave(left, right, 4)                                                   # a a b b c c d d
         e.store(e.b.fadd(e.shuffle(quads, quads, [0, 2, 4, 6]), e.shuffle(quads, quads, [1, 3, 5, 7])), place)
     else:
         pairs = [interleave(sums[i], sums[i + 1], 2) for i in (0, 2)]          # a a b b
@@ -166,7 +168,7 @@ def _dots(e: Emitter, rows: int, columns: int, d, d_step, terms, a0, b0, a1, b1,
 
 def _emit_dots(e: Emitter, rows, columns, *rest) -> None:
     key = e.b.add(e.b.mul(rows, const(DOT_COLUMNS + 1)), columns)
-    e.switch(key, {(DOT_COLUMNS + 1) * m + n: (lambda m=m, n=n: _dots(e, m, n, *rest))
+    e.switch(key, {(DOT_COLUMNS + 1) * m + n: partial(_dots, e, m, n, *rest)
                    for m in range(1, DOT_ROWS + 1) for n in range(1, DOT_COLUMNS + 1)})
 
 
@@ -201,5 +203,6 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
             for group in range(groups, groups + 32 * group_count, 32):
                 place = d + ((peek(group) + j) * rows + k) * itemsize
                 dots(m, n, place, itemsize * rows, terms, a0 + a, b0 + b, a1 + a, b1 + b, a2 + a, b2 + b,
-                     peek(group + 16), peek(group + 24), 1 if linear else lane_bytes // BLOCK, a_pixel, b_pixel, lane_bytes)
+                     peek(group + 16), peek(group + 24), 1 if linear else lane_bytes // BLOCK, a_pixel, b_pixel,
+                     lane_bytes)
             j += n

@@ -74,6 +74,10 @@ _LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
            np.float64: (-708.0, 709.782712893384, 6.93147180369123816490e-01, 1.90821492927058770002e-10)}
 
 
+limits: Any = ()                # bound per precision: the numbers above
+expm1: Any = None
+
+
 def _exp(x):
     low, high, ln2_high, ln2_low = limits
     inside = min(max(x, low), high)

@@ -1,7 +1,6 @@
 """Addresses as arrays, and the moving of rows: data in, outputs out, parameters into panels."""
 from __future__ import annotations
 
-
 import numpy as np
 from numba import carray
 
@@ -63,7 +62,7 @@ def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
 @kernel
 def load(y, x, samples, order, rows, features, lanes):
     """The data of a tile, y (row, lane) = x[sample of the lane, order[row]]. A negative sample ~i is a copy of sample
-    i that the loss does not count. Order −1 is a row of zeros (padding); order 0 instead of an address: as they come."""
+    i that the loss does not count. Order −1 is a row of zeros (padding); 0 instead of an address: as they come."""
     if order == 0 and rows >= VECTOR // itemsize:
         transpose_rows(y, lanes * itemsize, x, features * itemsize, samples, rows, lanes)
         return

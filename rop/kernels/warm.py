@@ -1,0 +1,76 @@
+"""Compiles every kernel of a precision ahead of use, in several processes that meet in the cache.
+
+Done once per machine and version: afterwards no network, however new, compiles anything.
+"""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rop.kernels.compile import KERNELS, Kernel, announce, cache_folder
+
+PROCESSES = 4
+_warm: set[str] = set()
+
+
+def all_kernels() -> list[Kernel]:
+    """Every kernel there is, activations included, the slow ones to compile first."""
+    from rop.kernels.cpu import batchnorm, bilinear, elementwise, linear_maps, loss, memory, select, softmax  # noqa: F401
+    from rop.layers import ACTIVATIONS
+    from rop.layers.elementwise import GELU
+
+    layers = [activation() for activation in ACTIVATIONS.values()] + [GELU("tanh")]
+    activations = {kernel.name: kernel for kernel in (elementwise.activation(layer.function) for layer in layers)}
+    kernels = {**KERNELS, **activations}
+    slow = ("loss.cross", "bilinear.products", "softmax.softmax", "bilinear.w", "batchnorm")
+    return sorted(kernels.values(), key=lambda kernel: (not kernel.name.startswith(slow), kernel.name))
+
+
+def ensure_compiled(dtype: Any) -> None:
+    """Compiles what the cache does not hold yet."""
+    name = np.dtype(dtype).name
+    if name in _warm:
+        return
+    _warm.add(name)
+    done = cache_folder() / f"complete-{name}"
+    if done.exists():
+        return
+    announce()
+    parts = max(1, min(PROCESSES, os.cpu_count() or 1))
+    children = [_start(name, part, parts) for part in range(1, parts)]
+    compile_part(name, 0, parts)
+    for child in children:
+        if child is not None:
+            child.wait()                # whatever a child did not manage is compiled here at first use
+    if all(child is not None and child.returncode == 0 for child in children):
+        done.touch()
+
+
+def compile_part(name: str, part: int, parts: int) -> None:
+    from rop.kernels.cpu.interpreter import runner
+
+    if part == 0:
+        runner(True)
+        runner(False)
+    for kernel in all_kernels()[part::parts]:
+        kernel.address(np.dtype(name).type)
+
+
+def _start(name: str, part: int, parts: int) -> subprocess.Popen | None:
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, sys.path)), ROP_QUIET="1",
+                       ROP_CACHE_DIR=os.environ.get("ROP_CACHE_DIR", str(cache_folder().parent)))
+    command = [sys.executable, "-m", "rop.kernels.warm", name, str(part), str(parts)]
+    try:
+        return subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    compile_part(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,280 @@
+"""Linear and Conv2d."""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from rop.graph import Node
+from rop.kernels.cpu import bilinear, select
+from rop.kernels.cpu.gemm import DOT_COLUMNS, PANEL
+from rop.kernels.cpu.vector import BLOCK
+from rop.layers import Conv2d, Linear
+from rop.lowering.geometry import Geometry
+from rop.lowering.plan import Operation, Plan, Slot, Value
+from rop.program import Buffer, Code, Operand, Ref
+
+WIDE = 4096                 # weights of a linear layer from which its gradient is a matrix product over all tiles
+REGROUP = 48                # fan-in from which copying the output gradient into blocks pays
+SLICES = 8                  # units for what is divided among threads
+
+
+def segments(first: np.ndarray, offset: np.ndarray, owner: np.ndarray, length: int,
+             row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+    """Runs of ``length`` rows (first j, byte offset), sorted by owner -> segments (first j, offset, length) and their
+    owners; runs that follow each other in both are joined."""
+    joined = np.zeros(first.size, bool)
+    joined[1:] = ((owner[1:] == owner[:-1]) & (first[1:] == first[:-1] + length)
+                  & (offset[1:] == offset[:-1] + length * row_bytes))
+    starts = np.flatnonzero(~joined)
+    lengths = np.diff(np.append(starts, first.size)) * length
+    return np.stack([first[starts], offset[starts], lengths], axis=1), owner[starts]
+
+
+def panels(rows: int) -> list[tuple[int, int]]:
+    """First row and number of rows of each panel, as rop/kernels/cpu/gemm.py divides them."""
+    count = -(-rows // PANEL)
+    sizes = [rows // count + (i < rows % count) for i in range(count)]
+    return [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
+
+
+def packed(index: np.ndarray) -> np.ndarray:
+    """Positions (row, j) -> panels [j][row in the panel], flat."""
+    return np.concatenate([index[first:first + m].T.ravel() for first, m in panels(len(index))])
+
+
+class Products(Operation):
+    """Linear and Conv2d."""
+
+    def __init__(self, plan: Plan, node: Node, layer: Linear | Conv2d, x: Value):
+        self.layer, self.source, shape = layer, x, plan.shapes[node]
+        self.reads(x)
+        x.flow.product_uses += 1
+        if isinstance(layer, Conv2d):
+            self.groups, self.rows, self.inputs = layer.groups, layer.out_channels, layer.in_channels
+            padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])
+            image = (x.shape[1] + 2 * x.border[0], x.shape[2] + 2 * x.border[1])
+            self.geometry = Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride, padding,
+                                     layer.dilation)
+        else:
+            self.groups, self.rows, self.inputs = 1, layer.out_features, layer.in_features
+            self.geometry = Geometry((1, 1), (1, 1))
+        self.pixels, self.image_pixels = math.prod(self.geometry.output), math.prod(self.geometry.image)
+        self.group_rows, self.group_inputs = self.rows // self.groups, self.inputs // self.groups
+        self.fan = self.geometry.taps * self.group_inputs
+        self.weight_at = plan.graph.offset(layer, "weight")
+        self.bias_at = plan.graph.offset(layer, "bias") if layer.bias else None
+        self.y = plan.value(shape, frozenset({0, 1} | ({2} if x.levels & {1, 2} else set())), True)
+        self.relu = False                                # set when a ReLU disappears into this product
+        self.tied = sum(other.layer is layer for other in plan.graph.nodes) > 1
+        self.is_wide = isinstance(layer, Linear) and not self.tied and self.rows * self.fan >= WIDE
+        self.direct = self.is_wide and x.row_order is None           # W can be used as it lies in w
+        self._tables: dict[str, Any] = {}
+        self._pack(plan)
+
+    # Weights: where they lie in w, and as panels. ---------------------------------------------------------------------
+    def weight_index(self) -> np.ndarray:
+        """(group, row, tap, channel) -> position in w."""
+        shape = (self.groups, self.group_rows, self.group_inputs, self.geometry.taps)
+        index = (self.weight_at + np.arange(math.prod(shape)).reshape(shape)).transpose(0, 1, 3, 2)
+        if self.source.row_order is not None:            # rows of x in another order: the columns go along
+            index = index[..., np.argsort(self.source.row_order)]
+        return index
+
+    def _pack(self, plan: Plan) -> None:
+        """Panels for the forward product (unless W is used as it lies) and for the input gradient."""
+        index = self.weight_index()
+        self.forward_at = self.backward_at = plan.sizes["packed"]
+        if not self.direct:
+            plan.reserve("packed", index.size)
+            plan.pack_index += [packed(one.reshape(len(one), -1)) for one in index]
+        if not (plan.gradients and self.source.needs_gradient):
+            return
+        if self.direct:
+            self.backward_at = plan.reserve("panels", index.size)
+            return
+        self.backward_at = plan.reserve("packed", index.size)
+        back = index[:, :, self.geometry.reversed_tap(np.arange(self.geometry.taps))]
+        plan.pack_index += [packed(one.transpose(2, 1, 0).reshape(self.group_inputs, -1)) for one in back]
+
+    def _forward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
+        """Order j of the weights as the forward product wants them: as they lie, or in panels."""
+        if self.direct:
+            return plan.parameter(j, direction, self.weight_at)
+        return plan.panel("packed", j, direction, self.forward_at + group * self.group_rows * self.fan)
+
+    def _backward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
+        """Order j of the transposed weights, in panels."""
+        space = "panels" if self.direct else "packed"
+        return plan.panel(space, j, direction, self.backward_at + group * self.group_rows * self.fan)
+
+    def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        if self.direct and k < 2 and plan.gradients and self.source.needs_gradient:
+            code.split(SLICES, bilinear.pack_transposed, w=plan.parameter(k, direction, self.weight_at),
+                       y=self._backward_weights(plan, k, direction, 0),
+                       rows=self.rows, columns=self.fan, part=Ref("number", 0, 1), parts=SLICES)
+
+    # Layout of the gradients. -----------------------------------------------------------------------------------------
+    def plan_gradients(self, plan: Plan) -> None:
+        super().plan_gradients(plan)
+        flow, x = self.y.flow, self.source
+        self.delta = plan.buffer(self.y.rows) if self.relu and not flow.masked_by_user else self.g
+        if self.bias_at is not None:
+            self.bias_share = plan.partial(self.bias_at + np.arange(self.rows), not plan.first_use(self.layer, "bias"))
+            plan.scratch_rows = max(plan.scratch_rows, self.rows)
+        if self.is_wide:
+            self._plan_wide(plan)
+            return
+        self.merged = (self.groups == 1 and self.inputs < DOT_COLUMNS and self.geometry.padding == (0, 0)
+                       and self.geometry.dilation[1] == 1)
+        one_group = self.groups == 1
+        self.output_blocks = plan.buffer(self.y.rows) if one_group and self.pixels > 1 and self.fan > REGROUP else None
+        self.input_blocks = (plan.buffer(x.rows, x.levels)
+                             if one_group and self.image_pixels > 1 and not self.merged else None)
+        index = self.weight_index().transpose(0, 2, 3, 1).ravel()                # D[group][(tap, channel), row]
+        self.weight_share = plan.partial(index, not plan.first_use(self.layer, "weight"))
+
+    def _plan_wide(self, plan: Plan) -> None:
+        """xᵀ of each tile, its rows an odd number of blocks apart, so that they do not share cache sets; and a place
+        for the gradient, unless it can go straight to w's order (whole blocks of columns only)."""
+        per_block = BLOCK // plan.itemsize
+        self.columns = (-(-self.fan // per_block) | 1) * per_block
+        self.transposed = plan.buffer(self.columns, self.source.levels)
+        self.wide_at: int | None = None
+        if not self.direct or self.fan % per_block:
+            self.wide_at = plan.reserve("batch", self.rows * self.columns)
+            index = np.full((self.rows, self.columns), plan.graph.size)          # beyond w: a place for padding
+            index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
+            plan.slots.append(Slot(self.wide_at, index.ravel(), False))
+
+    # Tables, made once. -----------------------------------------------------------------------------------------------
+    def _table(self, name: str, make: Callable[[Plan], Any], plan: Plan) -> Any:
+        if name not in self._tables:
+            self._tables[name] = make(plan)
+        return self._tables[name]
+
+    def _forward_bounds(self, plan: Plan) -> int:
+        pixel_in, pixel_out, tap = self.geometry.triples()
+        rows, owner = segments(tap * self.group_inputs, pixel_in * self.inputs * plan.lane_bytes, pixel_out,
+                               self.group_inputs, plan.lane_bytes if self.groups == 1 else -1)
+        return plan.tables.bounded(rows, owner, self.pixels)
+
+    def _backward_bounds(self, plan: Plan) -> int:
+        pixel_in, pixel_out, tap = self.geometry.triples()
+        tap = self.geometry.reversed_tap(tap)
+        order = np.lexsort((tap, pixel_in))
+        pixel_in, pixel_out, tap = pixel_in[order], pixel_out[order], tap[order]
+        rows, owner = segments(tap * self.group_rows, pixel_out * self.rows * plan.lane_bytes, pixel_in,
+                               self.group_rows, plan.lane_bytes if self.groups == 1 else -1)
+        return plan.tables.bounded(rows, owner, self.image_pixels)
+
+    def _dot_groups(self, plan: Plan) -> tuple[int, int]:
+        """Groups of lane dots: (first j, number of j, pairs of pixels, number of pairs), one per tap or row of taps."""
+        pixel_in, pixel_out, tap = self.geometry.triples()
+        width = self.geometry.kernel[1] if self.merged else 1
+        groups = []
+        for first in range(0, self.geometry.taps, width):
+            mine = tap == first
+            pairs = np.stack([pixel_out[mine], pixel_in[mine]], axis=1)
+            if self.pixels == self.image_pixels == 1 and len(pairs):     # blocks of lanes take the place of pixels
+                pairs = np.arange(plan.lane_bytes // BLOCK)[:, None].repeat(2, axis=1)
+            groups.append([first * self.group_inputs, width * self.group_inputs, plan.tables.put(pairs), len(pairs)])
+        return plan.tables.put(groups), len(groups)
+
+    # Passes. ----------------------------------------------------------------------------------------------------------
+    def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        """y_k = Σ_j W_j x_{k−j} + b_k."""
+        if k not in self.y.levels:
+            return
+        x = self.source
+        factors = [(j, k - j) for j in (0, 1) if k - j in x.levels]
+        bias, bias_step = Ref("zeros", 0, 0), 0
+        if self.bias_at is not None and k < 2:
+            bias, bias_step = plan.parameter(k, direction, self.bias_at), plan.itemsize
+        for group in range(self.groups):
+            row = group * self.group_rows
+            terms = [(self._forward_weights(plan, j, direction, group),
+                      plan.at(x.buffer, i, group * self.group_inputs)) for j, i in factors]
+            code.tile(bilinear.products, c=plan.at(self.y.buffer, k, row), c_step=self.rows * plan.lane_bytes,
+                      pixels=self.pixels, rows=self.group_rows, fan=self.fan, packed=int(not self.direct),
+                      lane_bytes=plan.lane_bytes, bounds=self._table("forward", self._forward_bounds, plan),
+                      bias=bias.plus(row * bias_step), bias_step=bias_step, relu=int(self.relu and k == 0),
+                      mask=plan.at(self.y.buffer, 0, row) if self.relu and k > 0 else 0,
+                      terms=len(terms), **_factors(terms, 2))
+        if plan.gradients and self.is_wide and k in x.levels:
+            counting = self._table("counting", lambda plan: plan.tables.put(np.arange(self.fan)), plan)
+            code.tile(bilinear.transpose, y=plan.at(self.transposed, k), y_step=self.columns * plan.itemsize,
+                      x=plan.at(x.buffer, k), index=counting, rows=self.fan, lanes=plan.lanes)
+
+    def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        if self.delta is not self.g:
+            code.tile(select.rectify, y=plan.at(self.delta, k), x=plan.at(self.g, k), mask=plan.at(self.y.buffer, 0),
+                      slope=0.0, count=self.y.rows * plan.lanes)
+        if self.bias_at is not None and code.wanted:
+            code.tile(bilinear.bias_gradient, d=plan.share(self.bias_share, code.slot), g=plan.at(self.delta, k),
+                      scratch=Ref("scratch"), rows=self.rows, pixels=self.pixels, lanes=plan.lanes)
+        if not self.is_wide:
+            self._weight_gradient(plan, code, k)
+        if self.h[0] is not None:
+            self._input_gradient(plan, code, k, direction, self.h[0])
+
+    def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
+        """Σ_j δ_j x_{k−j} of a tile."""
+        x = self.source
+        if self.output_blocks is not None:
+            code.tile(bilinear.regroup_outputs, y=plan.at(self.output_blocks, k), x=plan.at(self.delta, k),
+                      pixels=self.pixels, rows=self.rows, lanes=plan.lanes)
+        if self.input_blocks is not None and k in x.levels:
+            code.tile(bilinear.regroup_inputs, y=plan.at(self.input_blocks, k), x=plan.at(x.buffer, k),
+                      pixels=self.image_pixels, rows=self.inputs, lanes=plan.lanes)
+        if not code.wanted:
+            return
+        outputs, inputs = self.output_blocks or self.delta, self.input_blocks or x.buffer
+        groups, count = self._table("dots", self._dot_groups, plan)
+        factors = [(j, k - j) for j in range(k + 1) if k - j in x.levels]
+        for group in range(self.groups):
+            terms = [(plan.at(outputs, j, group * self.group_rows), plan.at(inputs, i, group * self.group_inputs))
+                     for j, i in factors]
+            place = plan.share(self.weight_share, code.slot, group * self.group_rows * self.fan)
+            code.tile(bilinear.weight_gradient, d=place, rows=self.group_rows, terms=len(terms), groups=groups,
+                      group_count=count, lane_bytes=plan.lane_bytes, a_rows=self.rows, a_pixels=self.pixels,
+                      a_grouped=int(self.output_blocks is not None), b_rows=self.inputs, b_pixels=self.image_pixels,
+                      b_grouped=int(self.input_blocks is not None), **_factors(terms, 3))
+
+    def _input_gradient(self, plan: Plan, code: Code, k: int, direction: int, h: Buffer) -> None:
+        """h_k = Σ_j W_jᵀ δ_{k−j}, through the ReLU that went into x."""
+        masked = self.source.flow.masked_by_user
+        for group in range(self.groups):
+            channel = group * self.group_inputs
+            terms = [(self._backward_weights(plan, j, direction, group),
+                      plan.at(self.delta, k - j, group * self.group_rows)) for j in (0, 1) if k - j >= 0]
+            code.tile(bilinear.products, c=plan.at(h, k, channel), c_step=self.inputs * plan.lane_bytes,
+                      pixels=self.image_pixels, rows=self.group_inputs, fan=self.geometry.taps * self.group_rows,
+                      packed=1, lane_bytes=plan.lane_bytes, bounds=self._table("back", self._backward_bounds, plan),
+                      bias=Ref("zeros", 0, 0), bias_step=0, relu=0,
+                      mask=plan.at(self.source.buffer, 0, channel) if masked else 0,
+                      terms=len(terms), **_factors(terms, 2))
+
+    def wide(self, plan: Plan, code: Code, k: int, direction: int, out: Ref) -> None:
+        """Σ_j δ_j x_{k−j} over all tiles, a block of columns per unit."""
+        if not self.is_wide:
+            return
+        terms = [(Ref(f"plane{j}", plan.at(self.delta, j).offset, 0),
+                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, BLOCK))
+                 for j in range(k + 1) if k - j in self.source.levels]
+        if self.wide_at is None:
+            place, step = Ref(out.space, out.offset + self.weight_at * plan.itemsize, BLOCK), self.fan * plan.itemsize
+        else:
+            place, step = Ref("batch", self.wide_at * plan.itemsize, BLOCK), self.columns * plan.itemsize
+        code.split(-(-self.fan * plan.itemsize // BLOCK), bilinear.wide_weight_gradient, c=place, c_step=step,
+                   rows=self.rows, lane_bytes=plan.lane_bytes, x_step=self.columns * plan.itemsize,
+                   tiles=Ref("tile_segments", 0, 0), tile_count=Ref("tile_count", 0, 0), zeros=Ref("zeros", 0, 0),
+                   terms=len(terms), **_factors(terms, 3))
+
+
+def _factors(terms: list[tuple[Ref, Ref]], most: int) -> dict[str, Operand]:
+    """Operands a0, b0, a1, b1, … for up to ``most`` products; the rest is never read."""
+    full = terms + [terms[0]] * (most - len(terms))
+    return {f"{name}{i}": factor for i, pair in enumerate(full) for name, factor in zip("ab", pair, strict=True)}

@@ -1,0 +1,37 @@
+"""Activations."""
+from __future__ import annotations
+
+from rop.kernels.cpu import elementwise
+from rop.layers.elementwise import Elementwise
+from rop.lowering.plan import Operation, Plan, Value
+from rop.program import ORDERS, Code, Operand
+
+
+class Activation(Operation):
+    """y = σ(x); order 0 keeps σ′, σ″ and σ‴."""
+
+    def __init__(self, plan: Plan, layer: Elementwise, x: Value):
+        self.layer = layer
+        self.reads(x)
+        self.y = plan.like(x, frozenset(ORDERS) if 1 in x.levels or 2 in x.levels else frozenset({0}))
+        self.derivatives = [plan.buffer(x.rows, (0,)) for _ in range(3)]
+
+    def _kept(self, plan: Plan) -> dict[str, Operand]:
+        return {f"d{i + 1}": plan.at(buffer, 0) for i, buffer in enumerate(self.derivatives)}
+
+    def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        x, kept, count = self.x[0], self._kept(plan), self.y.rows * plan.lanes
+        if k == 0:
+            a, b = (*self.layer.parameters, 0.0, 0.0)[:2]
+            code.tile(elementwise.activation(self.layer.function), y=plan.at(self.y.buffer, 0), **kept,
+                      x=plan.at(x.buffer, 0), count=count, a=float(a), b=float(b))
+        elif k in self.y.levels:
+            del kept["d3"]
+            code.tile(elementwise.forward, y=plan.at(self.y.buffer, k), order=k, **kept, count=count,
+                      **plan.orders("x", x, k, lowest=1))
+
+    def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        if self.h[0] is not None:
+            code.tile(elementwise.backward, h=plan.at(self.h[0], k), order=k, **self._kept(plan),
+                      **plan.orders("x", self.x[0], k, lowest=1), **plan.gradients_of("g", self.g, k),
+                      count=self.y.rows * plan.lanes)

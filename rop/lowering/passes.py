@@ -1,0 +1,89 @@
+"""The code of a pass: operations forward and backward, order by order, and their results."""
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from rop.kernels.cpu import memory
+from rop.lowering.bilinear import SLICES
+from rop.lowering.loss import LossOperation
+from rop.lowering.plan import Partial, Plan
+from rop.program import Code, Operand, Ref
+
+SMALL = 6000                # numbers that are not worth dividing among threads
+
+
+def emit_pass(plan: Plan, orders: Sequence[tuple[int, int]], results: Collection[int]) -> Code:
+    """The code of one pass: ``orders`` lists (order, direction) as they run, ``results`` the positions in that list
+    whose parameter gradient is wanted; result i goes to the space out{i}.
+
+    Without batch-wide sums on the way, all orders of a tile run while it is warm in cache, and results are collected at
+    the end, from a slot of partial sums each. Otherwise each is collected at once, and all use slot 0."""
+    code = Code()
+    for k, direction in orders:
+        _emit_preparation(plan, code, k, direction)
+    code.barrier()
+    at_once = plan.coupled or plan.has_wide
+    for i, (k, direction) in enumerate(orders):
+        code.wanted, code.slot = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
+        for operation in plan.operations:
+            operation.forward(plan, code, k, direction)
+        if plan.gradients:
+            _emit_backward(plan, code, k, direction)
+        if code.wanted and at_once:
+            _emit_results(plan, code, k, direction, 0, Ref(f"out{i}", 0, 0))
+    for slot, i in enumerate(sorted(results)):
+        if not at_once:
+            _emit_results(plan, code, *orders[i], slot, Ref(f"out{i}", 0, 0))
+    return code
+
+
+def emit_outputs(plan: Plan) -> Code:
+    """The forward pass alone, its outputs written in the user's order."""
+    code = emit_pass(plan, [(0, 0)], ())
+    shape = plan.shapes[plan.graph.output]
+    order = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), 0, -1).ravel()
+    code.tile(memory.store, y=Ref("outputs"), x=plan.at(plan.output.buffer, 0), samples=Ref("samples"),
+              order=plan.tables.put(order), rows=plan.output.rows, lanes=plan.lanes)
+    return code
+
+
+def _emit_preparation(plan: Plan, code: Code, k: int, direction: int) -> None:
+    """Weights into panels (order 0: w, order 1: v)."""
+    index, count = plan.packing()
+    if k < 2 and count:
+        parts = SLICES if count > SMALL else 1
+        code.split(parts, memory.gather, y=plan.panel("packed", k, direction, 0), x=plan.parameter(k, direction, 0),
+                   index=index, count=count, part=Ref("number", 0, 1), parts=parts)
+    for operation in plan.operations:
+        operation.prepare(plan, code, k, direction)
+
+
+def _emit_backward(plan: Plan, code: Code, k: int, direction: int) -> None:
+    for operation in reversed(plan.operations):
+        if operation.y.needs_gradient and not isinstance(operation, LossOperation):
+            operation.add_uses(plan, code, k)
+            operation.backward(plan, code, k, direction)
+
+
+def _emit_results(plan: Plan, code: Code, k: int, direction: int, slot: int, out: Ref) -> None:
+    """The parameters' gradient of order k: wide layers, then the sums over tiles, tied parameters last."""
+    for operation in plan.operations:
+        operation.wide(plan, code, k, direction, out)
+    code.barrier()
+    for add in (False, True):
+        pieces: list[tuple[Ref, Operand, Operand, np.ndarray]] = [
+            (Ref("batch", piece.at * plan.itemsize, 0), 0, plan.tables.put([1]), piece.index)
+            for piece in plan.slots if piece.add == add]
+        if plan.partial_index[add]:
+            share = plan.share(Partial(0, add), slot)
+            pieces.append((Ref(share.space, share.offset, 0), Ref("partial_step", 0, 0), Ref("tile_count", 0, 0),
+                           np.concatenate(plan.partial_index[add])))
+        for partial, step, tiles, index in pieces:
+            parts = SLICES if index.size > SMALL and not add else 1
+            code.split(parts, memory.collect, out=out, partial=partial, step=step, tiles=tiles,
+                       index=plan.tables.put(index), count=index.size, add=int(add), part=Ref("number", 0, 1),
+                       parts=parts)
+    code.barrier()
