@@ -167,8 +167,7 @@ class Objective:
 
     def _set_direction(self, index: int, v: np.ndarray) -> None:
         space = self._workspace
-        if f"v{index}" not in space._arrays:
-            space._for_parameters(f"v{index}", 1 + index)
+        space.ensure_direction(index)
         space.array(f"v{index}")[:v.size] = v
 
     def _energy(self, k: int) -> float:

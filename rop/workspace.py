@@ -19,7 +19,7 @@ from rop.errors import ArgumentError
 from rop.kernels.cpu.interpreter import runner
 from rop.kernels.warm import ensure_compiled
 from rop.layers.loss import Targets
-from rop.lowering import Plan, emit_outputs, emit_pass
+from rop.lowering import Plan, emit_outputs, emit_pass, result_space
 from rop.program import ORDERS, Bound, Space
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
@@ -41,6 +41,11 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def in_home_process() -> bool:
+    """Whether Numba's worker threads may be used: not after a fork, which does not take them along."""
+    return os.getpid() == _home
 
 
 def engine_lock() -> threading.RLock:
@@ -107,7 +112,7 @@ class Workspace:
         self._data: Data | None = None
         self._passes: dict[Any, tuple[Bound, Data | None]] = {}
         self._cancel = np.zeros(1, np.int64)
-        self._cancel_address = int(self._cancel.ctypes.data)
+        self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
         self._allocate()
 
@@ -134,10 +139,10 @@ class Workspace:
         self._arrays: dict[str, np.ndarray] = {}
         self._spaces: dict[str, Space] = {"number": Space(0)}
         for k in ORDERS:
-            whole = k < self.kept
+            whole = k < self.kept and self.tiles > self.chunk
             count = (self.tiles if whole else self.chunk) * self.stride // item
             self._space(f"plane{k}", count, dtype, self.stride, whole)
-            self._space(f"energy{k}", self.tiles, np.float64, 8, True)
+            self._space(f"energy{k}", self.tiles, np.float64, 8, self.tiles > self.chunk)
         self.partial_step = -(-plan.partial_size * item // 64) * 64 + 64
         sums_step = 8 * (plan.sizes["sums"] + 8)
         self._spaces["partial_step"] = Space(self.partial_step)
@@ -176,6 +181,9 @@ class Workspace:
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
+    def address(self, name: str) -> int:
+        return self._spaces[name].address
+
     def poison(self) -> None:
         """Fills everything that a pass must write before it reads with NaN (for tests)."""
         for name, array in self._arrays.items():
@@ -185,13 +193,21 @@ class Workspace:
         self.owner = self.direction = None
 
     # ---------------------------------------------------------------------------------------------------------- passes
+    def ensure_direction(self, index: int) -> None:
+        """Room for direction number ``index``."""
+        if f"v{index}" not in self._arrays:
+            self._for_parameters(f"v{index}", 1 + index)
+
+    def bound(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> Bound:
+        """A pass ready to run on the current batch."""
+        return self._bound((tuple(orders), tuple(results)), orders, results)
+
     def _bound(self, key: Any, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> Bound:
         if key not in self._passes:
             for _, direction in orders:
-                if f"v{direction}" not in self._arrays:
-                    self._for_parameters(f"v{direction}", 1 + direction)
+                self.ensure_direction(direction)
             code = emit_pass(self.plan, orders, results) if key != "outputs" else emit_outputs(self.plan)
-            self._reserve_results(results)
+            self._reserve_results(orders, results)
             self._passes[key] = Bound(code, self._spaces, self.dtype), None
         bound, data = self._passes[key]
         if data is not self._data:
@@ -200,15 +216,16 @@ class Workspace:
             self._passes[key] = bound, self._data
         return bound
 
-    def _reserve_results(self, results: Sequence[int]) -> None:
+    def _reserve_results(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> None:
         slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
         for slot in range(slots):
             if f"partial{slot}" not in self._arrays:
                 self._space(f"partial{slot}", self.chunk * self.partial_step // self.plan.itemsize, self.dtype,
                             self.partial_step)
         for i in results:
-            if f"out{i}" not in self._arrays:
-                self._space(f"out{i}", self.plan.graph.size + 16, self.dtype)
+            name = result_space(orders, i)
+            if name not in self._arrays:
+                self._space(name, self.plan.graph.size + 16, self.dtype)
 
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read."""
@@ -219,10 +236,9 @@ class Workspace:
     def run(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
         as fresh arrays, in Taylor coefficients."""
-        key = (tuple(orders), tuple(results))
-        bound = self._bound(key, orders, results)
+        bound = self.bound(orders, results)
         n = self.plan.graph.size
-        outs = [self._arrays[f"out{i}"][:n] for i in results]
+        outs = [self._arrays[result_space(orders, i)][:n] for i in results]
         if self.chunk == self.tiles:
             self._execute(bound, 0, self.tiles)
             return [out.copy() for out in outs]
@@ -243,20 +259,20 @@ class Workspace:
 
     def _execute(self, bound: Bound, first: int, tiles: int) -> None:
         self._arrays["tile_count"][0] = tiles
-        parallel = os.getpid() == _home and numba.get_num_threads() > 1
-        arguments = (*bound.address, tiles, first, self._cancel_address)
+        run = runner(in_home_process())
+        arguments = (*bound.address, tiles, first, self.cancel_address)
         if len(bound.table) * self.stride * tiles < LONG_RUN:
-            runner(parallel)(*arguments)
+            run(*arguments)
         else:
-            self._execute_aside(parallel, arguments)
+            self.call_aside(run, *arguments)
 
-    def _execute_aside(self, parallel: bool, arguments: tuple[int, ...]) -> None:
-        """A long run in a thread of its own, so that Ctrl-C reaches Python and can cancel it."""
+    def call_aside(self, function: Any, *arguments: int) -> None:
+        """A long call in a thread of its own, so that Ctrl-C reaches Python and can cancel it."""
         threads = numba.get_num_threads()
 
         def work() -> None:
             numba.set_num_threads(threads)
-            runner(parallel)(*arguments)
+            function(*arguments)
 
         worker = threading.Thread(target=work, daemon=True)
         worker.start()

@@ -34,12 +34,12 @@ from rop.lowering.data import data
 from rop.lowering.elementwise import Activation
 from rop.lowering.linear_maps import AveragePool, Concatenation, add_up, flatten, in_order
 from rop.lowering.loss import LossOperation
-from rop.lowering.passes import emit_outputs, emit_pass
+from rop.lowering.passes import emit_outputs, emit_pass, result_space
 from rop.lowering.plan import Plan, Value
 from rop.lowering.select import MaxPool, rectifier
 from rop.lowering.softmax import SoftmaxOperation
 
-__all__ = ["BatchNormOperation", "Plan", "emit_outputs", "emit_pass", "lower"]
+__all__ = ["BatchNormOperation", "Plan", "emit_outputs", "emit_pass", "lower", "result_space"]
 
 Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
 

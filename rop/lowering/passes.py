@@ -15,9 +15,15 @@ from rop.program import Code, Operand, Ref
 SMALL = 6000                # numbers that are not worth dividing among threads
 
 
+def result_space(orders: Sequence[tuple[int, int]], i: int) -> str:
+    """Where the parameter gradient of entry i of a pass goes: a place for each order and direction."""
+    k, direction = orders[i]
+    return f"out{k}" if direction == 0 else f"out{k}.{direction}"
+
+
 def emit_pass(plan: Plan, orders: Sequence[tuple[int, int]], results: Collection[int]) -> Code:
     """The code of one pass: ``orders`` lists (order, direction) as they run, ``results`` the positions in that list
-    whose parameter gradient is wanted; result i goes to the space out{i}.
+    whose parameter gradient is wanted; each goes to the space that ``result_space`` names.
 
     Without batch-wide sums on the way, all orders of a tile run while it is warm in cache, and results are collected at
     the end, from a slot of partial sums each. Otherwise each is collected at once, and all use slot 0."""
@@ -33,10 +39,10 @@ def emit_pass(plan: Plan, orders: Sequence[tuple[int, int]], results: Collection
         if plan.gradients:
             _emit_backward(plan, code, k, direction)
         if code.wanted and at_once:
-            _emit_results(plan, code, k, direction, 0, Ref(f"out{i}", 0, 0))
+            _emit_results(plan, code, k, direction, 0, Ref(result_space(orders, i), 0, 0))
     for slot, i in enumerate(sorted(results)):
         if not at_once:
-            _emit_results(plan, code, *orders[i], slot, Ref(f"out{i}", 0, 0))
+            _emit_results(plan, code, *orders[i], slot, Ref(result_space(orders, i), 0, 0))
     return code
 
 
