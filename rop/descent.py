@@ -103,10 +103,12 @@ class Descent:
                   space.plan.output.pixels, int(self._mean), self.size, at("energy0"),
                   0 if self._momentum is None else int(self._momentum.ctypes.data)]
         self._kept = data
+        self._work = len(passes[0].table) * space.stride * space.tiles
         return np.array(words, np.int64)
 
     def _run(self, descriptor: np.ndarray, reports: np.ndarray, steps: int) -> None:
         run = compiled.steps(self.dtype, in_home_process())
-        self._space.call_aside(run, int(descriptor.ctypes.data), int(self._settings.ctypes.data),
-                               int(reports.ctypes.data), 0, steps)
+        passes = 1 if self._settings[compiled.MU] == 0 else 2 + self._settings[compiled.ITERATIONS]
+        self._space.call(run, int(descriptor.ctypes.data), int(self._settings.ctypes.data),
+                         int(reports.ctypes.data), 0, steps, work=float(self._work * passes * steps))
         self._space.owner = self._space.direction = None

@@ -27,7 +27,7 @@ CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums
 CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
-LONG_RUN = 1e9                          # numbers times products: beyond this a run may take a noticeable time
+LONG_RUN = 1e9                          # instructions times bytes: beyond this a call may take a noticeable time
 
 _lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
 _home = os.getpid()
@@ -259,15 +259,15 @@ class Workspace:
 
     def _execute(self, bound: Bound, first: int, tiles: int) -> None:
         self._arrays["tile_count"][0] = tiles
-        run = runner(in_home_process())
-        arguments = (*bound.address, tiles, first, self.cancel_address)
-        if len(bound.table) * self.stride * tiles < LONG_RUN:
-            run(*arguments)
-        else:
-            self.call_aside(run, *arguments)
+        self.call(runner(in_home_process()), *bound.address, tiles, first, self.cancel_address,
+                  work=len(bound.table) * self.stride * tiles)
 
-    def call_aside(self, function: Any, *arguments: int) -> None:
-        """A long call in a thread of its own, so that Ctrl-C reaches Python and can cancel it."""
+    def call(self, function: Any, *arguments: int, work: float) -> None:
+        """A compiled call. If its work (instructions times bytes) is much, in a thread of its own, so that Ctrl-C
+        reaches Python and can cancel it."""
+        if work < LONG_RUN:
+            function(*arguments)
+            return
         threads = numba.get_num_threads()
 
         def work() -> None:
