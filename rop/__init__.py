@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph, Input, Sequential
 from rop.layers import (
+    ACTIVATIONS,
     GELU,
     MSE,
     NLL,
@@ -60,6 +61,9 @@ __all__ = [
     "RopError", "ArgumentError", "ArgumentTypeError",
     "__version__",
 ]  # fmt: skip
+
+globals().update(ACTIVATIONS)  # a new line in the registry of activations is public at once
+__all__ += [name for name in ACTIVATIONS if name not in __all__]
 
 _ON_FIRST_USE = {"Objective": "rop.engine", "Point": "rop.engine", "Jet": "rop.engine"}  # Numba is slow to import
 

@@ -270,11 +270,11 @@ class Workspace:
             return
         threads = numba.get_num_threads()
 
-        def work() -> None:
+        def target() -> None:
             numba.set_num_threads(threads)
             function(*arguments)
 
-        worker = threading.Thread(target=work, daemon=True)
+        worker = threading.Thread(target=target, daemon=True)
         worker.start()
         try:
             while worker.is_alive():

@@ -13,7 +13,7 @@ import numpy as np
 from numba import types
 
 from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, loop, real, specialised
-from rop.kernels.cpu.interpreter import _run_parallel, _run_serial
+from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.vector import peek
 
@@ -149,6 +149,8 @@ power: Any = None
 
 def _made(parallel: bool, dtype: Any) -> Any:
     """The compiled steps of one precision."""
+    if parallel:
+        load_threads()
     interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
         _run_parallel if parallel else _run_serial)
 

@@ -10,6 +10,7 @@ Every unit writes to places of its own, so results do not depend on the number o
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -107,10 +108,27 @@ def _cached(function: Callable[..., Any], parallel: bool) -> Any:
 
 
 _runners: dict[bool, Any] = {}
+SPINS = "1000"
+
+
+def load_threads() -> None:
+    """Loads Numba's threading layer. Where that is GNU OpenMP, its threads are told to sleep soon when they wait: by
+    default they spin for milliseconds, and on a machine with other work the thread that is waited for does not get
+    the core it needs. The variable is read at this moment only, and what the user has set is left alone."""
+    unset = [name for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ] == []
+    if unset:
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        numba.get_num_threads()
+    finally:
+        if unset:
+            del os.environ["GOMP_SPINCOUNT"]
 
 
 def runner(parallel: bool) -> Any:
     """run(table, stages, number of stages, tiles, first tile, cancel flag), compiled at first use."""
     if parallel not in _runners:
+        if parallel:
+            load_threads()
         _runners[parallel] = _cached(_run_parallel if parallel else _run_serial, parallel)
     return _runners[parallel]
