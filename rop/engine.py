@@ -171,7 +171,7 @@ class Objective:
         space.array(f"v{index}")[:v.size] = v
 
     def _energy(self, k: int) -> float:
-        return float(FACTORIAL[k] * self._workspace.array(f"energy{k}")[:self._workspace.tiles].sum())
+        return FACTORIAL[k] * math.fsum(self._workspace.array(f"energy{k}")[:self._workspace.tiles].tolist())
 
     def _vector(self, name: str, value: Any) -> np.ndarray:
         """A vector of the parameters' length in the objective's precision."""

@@ -97,17 +97,29 @@ def convolution_blocks(draw: st.DrawFn, shape: Shape, batchnorm: bool) -> list[A
     return block
 
 
+# Layers without parameters that keep a value's shape; poolings for images only.
+KEEPING: dict[str, Any] = {
+    "identity": rop.Identity,
+    "softmax": lambda: rop.Softmax(1),
+    "log_softmax": lambda: rop.LogSoftmax(1),
+    "maximum": lambda: rop.MaxPool2d(3, stride=1, padding=1),
+    "average": lambda: rop.AvgPool2d(3, stride=1, padding=1),
+}
+POOLINGS = ("maximum", "average")
+
+
 @st.composite
 def dags(draw: st.DrawFn, images: bool) -> Problem:
     """A random graph: every step applies a layer to any earlier value, joins two of them, or uses a layer again.
 
-    Steps keep the values' height and width (and, for vectors, any width), so that joins find partners; what is left
-    unused at the end is concatenated, so that every step matters.
+    Steps keep the values' height and width (and, for vectors, any width), so that joins find partners. Every value,
+    also one between a product and its activation, may be used again later; what is left unused at the end is
+    concatenated, so that every step matters.
     """
-    shape: Shape = draw(st.tuples(st.integers(1, 3), st.integers(2, 5), st.integers(2, 5)) if images else
-                        st.tuples(st.integers(1, 8)))
+    sizes = [st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)] if images else [st.integers(1, 8)]
+    shape: Shape = draw(st.tuples(*sizes))
     graph = _Growing(shape)
-    for _ in range(draw(st.integers(1, 7))):
+    for _ in range(draw(st.integers(1, 8))):
         graph.grow(draw)
     out = graph.join_loose_ends()
     classes = draw(st.integers(2, 5))
@@ -118,7 +130,7 @@ def dags(draw: st.DrawFn, images: bool) -> Problem:
 
 
 class _Growing:
-    """A graph under construction: values with their numbers of channels, and the layers met so far."""
+    """A graph under construction: values with their numbers of channels, and the layers with parameters so far."""
 
     def __init__(self, shape: Shape) -> None:
         self.input = rop.Input()
@@ -129,32 +141,51 @@ class _Growing:
         self.total = 0
 
     def grow(self, draw: st.DrawFn) -> None:
-        """One step: a new layer, a tied layer, a sum or a concatenation."""
-        step = draw(st.sampled_from(["new", "new", "activation", "tied", "add", "concat"]))
-        source = draw(st.integers(0, len(self.values) - 1))
+        """One step on a drawn value; the latest ones are drawn more often, so that chains get long."""
+        last = len(self.values) - 1
+        source = draw(st.one_of(st.just(last), st.integers(0, last)))
+        step = draw(st.sampled_from([self.product, self.product, self.activation, self.activation, self.keeping,
+                                     self.tied, self.addition, self.concatenation]))
+        step(draw, source)
+
+    def product(self, draw: st.DrawFn, source: int) -> None:
+        """A new linear or convolution layer."""
+        into, out = self.values[source][1], draw(st.integers(1, 5))
+        layer = rop.Conv2d(into, out, 3, padding=1) if self.images else rop.Linear(into, out)
+        self.layers.append((layer, into, out))
+        self.apply(layer, out, source)
+
+    def tied(self, draw: st.DrawFn, source: int) -> None:
+        """A layer that was used before, if one fits."""
+        fitting = [(layer, out) for layer, into, out in self.layers if into == self.values[source][1]]
+        if fitting:
+            layer, out = draw(st.sampled_from(fitting))
+            self.apply(layer, out, source)
+
+    def activation(self, draw: st.DrawFn, source: int) -> None:
+        """An activation; ReLU often, because the engine joins it with its neighbours."""
+        layer = draw(st.one_of(st.builds(rop.ReLU), activations()))
+        self.apply(layer, self.values[source][1], source)
+
+    def keeping(self, draw: st.DrawFn, source: int) -> None:
+        """A softmax, a pooling with stride 1, or nothing at all."""
+        kinds = [kind for kind in KEEPING if self.images or kind not in POOLINGS]
+        self.apply(KEEPING[draw(st.sampled_from(kinds))](), self.values[source][1], source)
+
+    def addition(self, draw: st.DrawFn, source: int) -> None:
+        """The sum with a value of the same shape, perhaps itself."""
         channels = self.values[source][1]
-        partners = [k for k, (_, c) in enumerate(self.values) if step == "concat" or c == channels]
-        tied = [(layer, out) for layer, into, out in self.layers if into == channels]
-        if step == "activation":
-            self.append(draw(activations())(self.values[source][0]), channels, source)
-        elif step in ("add", "concat"):
-            self.join(rop.Add() if step == "add" else rop.Concat(), source, draw(st.sampled_from(partners)))
-        elif step == "tied" and tied:
-            layer, out = draw(st.sampled_from(tied))
-            self.append(layer(self.values[source][0]), out, source)
-        else:
-            out = draw(st.integers(1, 5))
-            layer = rop.Conv2d(channels, out, 3, padding=1) if self.images else rop.Linear(channels, out)
-            self.layers.append((layer, channels, out))
-            self.append(rop.Tanh()(layer(self.values[source][0])), out, source)
+        other = draw(st.sampled_from([k for k, (_, c) in enumerate(self.values) if c == channels]))
+        self.apply(rop.Add(), channels, source, other)
 
-    def join(self, layer: Any, first: int, second: int) -> None:
-        """Add or concatenate two values (the same one twice is allowed)."""
-        (a, m), (b, n) = self.values[first], self.values[second]
-        self.append(layer(a, b), m if isinstance(layer, rop.Add) else m + n, first, second)
+    def concatenation(self, draw: st.DrawFn, source: int) -> None:
+        """A value beside another, perhaps itself."""
+        other = draw(st.integers(0, len(self.values) - 1))
+        self.apply(rop.Concat(), self.values[source][1] + self.values[other][1], source, other)
 
-    def append(self, value: Any, channels: int, *sources: int) -> None:
-        """Remember a new value; what it was made from is no loose end any more."""
+    def apply(self, layer: Any, channels: int, *sources: int) -> None:
+        """Remember the layer's value; what it was made from is no loose end any more."""
+        value = layer(*(self.values[k][0] for k in sources))
         self.loose -= set(sources)
         self.loose.add(len(self.values))
         self.values.append((value, channels))

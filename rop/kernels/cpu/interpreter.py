@@ -108,7 +108,7 @@ def _cached(function: Callable[..., Any], parallel: bool) -> Any:
 
 
 _runners: dict[bool, Any] = {}
-SPINS = "1000"
+SPINS = "3000"
 
 
 def load_threads() -> None:
