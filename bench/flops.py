@@ -31,7 +31,16 @@ from .problems import (
     shape_after,
 )
 
-ORDERS = {"grad": (0,), "hvp": (1,), "jet": (0, 1, 2), "at_hvp_r2": (0, 1, 2)}  # the orders each work runs
+PASSES = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a vector of `hvp_block`)
+    "grad": (1, 0, 0),
+    "hvp": (0, 1, 0),
+    "hvp_block": (0, 1, 0),
+    "jet": (1, 1, 1),
+    "at_hvp_r2": (1, 1, 1),
+    "step": (1, 10, 1),
+    "step_python": (1, 10, 1),
+    "epoch": (1, 0, 0),
+}
 
 Orders = frozenset[int]  # the orders of a jet that are not structurally zero
 PIECEWISE_LINEAR = ("relu", "leaky_relu")
@@ -46,10 +55,11 @@ class Count:
     products: list[int] = field(default_factory=lambda: [0, 0, 0])  # at orders 0, 1, 2
 
 
-def flops(problem: Problem, batch: int, work: str) -> int:
-    """Floating-point operations that `work` needs for one batch."""
-    counts = count(problem)
-    return 2 * batch * sum(c.multiplications * c.products[k] for c in counts for k in ORDERS[work])
+def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
+    """Floating-point operations that `work` needs for one batch, or for an epoch of several."""
+    passes = PASSES[work]
+    products = sum(c.multiplications * c.products[k] * passes[k] for c in count(problem) for k in range(3))
+    return 2 * batch * products * (steps if work == "epoch" else 1)
 
 
 def count(problem: Problem) -> list[Count]:

@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 Shape = tuple[int, ...]
+BLOCK = 8  # directions of `hvp_block`
+ROWS = 371_847  # of an epoch on the forest data, as large as the training part of the real set
 
 
 # ------------------------------------------------------------------------------------------------------ the vocabulary
@@ -99,6 +101,14 @@ class Parameter(NamedTuple):
     fan_in: int  # 0 for a scale (γ), -1 for a shift (β)
 
 
+class Epoch(NamedTuple):
+    """All rows, and two orders in which to go through them."""
+
+    x: np.ndarray
+    y: np.ndarray
+    orders: tuple[np.ndarray, np.ndarray]
+
+
 class Data(NamedTuple):
     """Inputs of one measurement. Two points and two directions, so that no engine can keep an answer from last time."""
 
@@ -115,6 +125,7 @@ class Problem:
     input_shape: Shape
     layers: tuple[Layer, ...]
     loss: str = "cross_entropy"  # or "mse"
+    rows: int = 0  # of an epoch; 0: the problem has none
 
     @property
     def output_shape(self) -> Shape:
@@ -138,6 +149,19 @@ class Problem:
         w, w_next = (np.concatenate([_draw(rng, p) for p in self.parameters()]).astype(dtype) for _ in range(2))
         v, v_next = (_unit(rng.standard_normal(self.size)).astype(dtype) for _ in range(2))
         return Data(x, y, (w, w_next), (v, v_next))
+
+    def blocks(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+        """Two blocks of directions, (parameters, BLOCK) each."""
+        rng = np.random.default_rng(20_240_502)
+        first, second = (rng.standard_normal((self.size, BLOCK), np.float32).astype(dtype) for _ in range(2))
+        return first, second
+
+    def epoch(self, dtype: str) -> Epoch:
+        """The rows of an epoch: the same numbers in both precisions."""
+        rng = np.random.default_rng(20_240_503)
+        x = rng.standard_normal((self.rows, *self.input_shape), np.float32).astype(dtype, copy=False)
+        y = rng.integers(self.output_shape[0], size=self.rows)
+        return Epoch(x, y, (rng.permutation(self.rows), rng.permutation(self.rows)))
 
 
 def _draw(rng: np.random.Generator, parameter: Parameter) -> np.ndarray:
@@ -233,7 +257,7 @@ _RESNET: tuple[Layer, ...] = (
 
 FOREST = [54, 20, 20, 20, 7]
 MAIN = (
-    Problem("forest", "MLP 54-20-20-20-7, ReLU", (54,), mlp(FOREST)),
+    Problem("forest", "MLP 54-20-20-20-7, ReLU", (54,), mlp(FOREST), rows=ROWS),
     Problem("forest-tanh", "MLP 54-20-20-20-7, tanh", (54,), mlp(FOREST, "tanh")),
     Problem("usps", "CNN 1×16×16, conv 8/16/32, 64, 10", (1, 16, 16), _cnn(batchnorm=False)),
     Problem("usps-bn", "the same CNN with batchnorm", (1, 16, 16), _cnn(batchnorm=True)),
@@ -293,7 +317,7 @@ def find(name: str) -> tuple[Problem, ...]:
     if made := _MLP.fullmatch(name):
         widths, kind = [int(n) for n in made[1].split("-")], made[2] or "relu"
         if min(widths) > 0 and kind in ACTIVATIONS:
-            return (Problem(name, f"MLP {made[1]}, {kind}", (widths[0],), mlp(widths, kind)),)
+            return (Problem(name, f"MLP {made[1]}, {kind}", (widths[0],), mlp(widths, kind), rows=6400),)
     raise ValueError(
         f"unknown problem {name!r}; known: {', '.join(BY_NAME)}, the groups {', '.join(GROUPS)}, "
         f"and mlp:54-20-7[:{'|'.join(ACTIVATIONS)}]"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -17,6 +19,7 @@ import pytest
 import torch
 
 import rop
+from rop.errors import RopError
 from tests import oracle, zoo
 from tests.checker import TOLERANCES, check, discrepancies
 from tests.processes import environment, run_python
@@ -147,6 +150,14 @@ def test_a_point_keeps_its_own_w() -> None:
     p = f.at(mine)
     mine[:] = u
     assert_jets_equal((p.loss, p.grad, p.hvp(v), p.r2(v)), expected)
+
+
+def test_an_objective_keeps_its_own_data() -> None:
+    net, x, y, w = plain(), normal(0, (9, 5)), normal(1, (9, 3)), three_points()[0]
+    f = rop.Objective(net, rop.MSE(), x, y, dtype=np.float64)
+    expected = f.jet(w, w)
+    x[:], y[:] = 7.0, 7.0
+    assert_jets_equal(f.jet(w, w), expected)
 
 
 def test_a_direction_changed_in_place_is_a_new_direction() -> None:
@@ -423,6 +434,70 @@ def test_a_layer_alone_is_a_network(dtype: Any) -> None:
     p = rop.Objective(net, rop.MSE(), x, y, dtype=dtype).at(empty)
     assert p.loss == pytest.approx(np.mean((np.tanh(x) - y) ** 2), rel=rounding)
     assert p.grad.shape == p.hvp(empty).shape == p.r2(empty).shape == (0,)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# copies
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def pickled(thing: Any) -> Any:
+    """There and back."""
+    return pickle.loads(pickle.dumps(thing))
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_of_a_network_predicts_the_same(duplicate: Any) -> None:
+    """Also after the network itself was used: no copy shares or inherits its working memory."""
+    net, x = network(), normal(0, (30, 1, 4, 4))
+    first, second = point(net, 0), point(net, 1)
+    expected = network().predict(first, x), network().predict(second, x)
+    net.predict(first, x)
+    other = duplicate(net)
+    np.testing.assert_array_equal(other.predict(second, x), expected[1])
+    np.testing.assert_array_equal(net.predict(first, x), expected[0])
+    del net
+    np.testing.assert_array_equal(other.predict(first, x), expected[0])
+    assert other.params(first).keys() == network().params(first).keys()
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickled])
+def test_a_copy_of_an_objective_works_or_is_refused(duplicate: Any) -> None:
+    f, ws, v = plain_objective(), three_points(), direction(plain(), 0)
+    expected = [f.jet(w, v) for w in ws]
+    try:
+        other, p = duplicate(f), duplicate(f.at(ws[2]))
+    except RopError:
+        return
+    q = f.at(ws[1])
+    assert_jets_equal(other.jet(ws[0], v), expected[0])
+    np.testing.assert_array_equal(q.hvp(v), expected[1].hvp)
+    np.testing.assert_array_equal(p.r2(v), expected[2].r2)
+    del f, q
+    assert_jets_equal(other.jet(ws[0], v), expected[0])
+    np.testing.assert_array_equal(p.r2(v), expected[2].r2)
+
+
+ELSEWHERE = """
+import pickle
+import numpy as np
+f, net, w, x, r2, outputs = pickle.load(open({path!r}, "rb"))
+assert np.array_equal(net.predict(w, x), outputs), "predict"
+assert f is None or np.array_equal(f.jet(w, w).r2, r2), "r2"
+"""
+
+
+def test_what_was_pickled_works_in_another_process(tmp_path: Path) -> None:
+    """Addresses of this process mean nothing in another one: a wrong answer or a crash there would be the result."""
+    f, w, x = plain_objective(), three_points()[0], normal(0, (20, 5))
+    r2, outputs = f.jet(w, w).r2, f.net.predict(w, x)
+    try:
+        pickle.dumps(f)
+        kept = f
+    except RopError:
+        kept = None
+    (tmp_path / "things").write_bytes(pickle.dumps((kept, f.net, w, x, r2, outputs)))
+    run_python(ELSEWHERE.format(path=str(tmp_path / "things")))
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -176,11 +176,12 @@ def test_jet_equals_the_single_calls(name: str, dtype: Any) -> None:
 def test_a_block_of_directions_equals_its_columns(name: str, dtype: Any) -> None:
     f, w, u, v = start(name, dtype)
     p = f.at(w)
-    block = np.stack([u, v, u - v], axis=1)
-    together = p.hvp(block)
-    assert together.shape == block.shape
-    for k in range(3):
-        np.testing.assert_array_equal(together[:, k], p.hvp(block[:, k]))
+    for columns in (0, 1, 3, 9, 17):  # also more than go through the network together
+        block = np.stack([u - k * v for k in range(columns)], axis=1) if columns else np.zeros((u.size, 0), dtype)
+        together = p.hvp(block)
+        assert together.shape == block.shape
+        for k in range(columns):
+            np.testing.assert_array_equal(together[:, k], p.hvp(block[:, k]))
 
 
 @both_precisions
@@ -260,18 +261,30 @@ def test_a_process_with_any_number_of_threads_gives_the_same_bits(threads: int) 
 STREAMED = [name for name in ZOO if name != "residual"]  # batchnorm needs the whole batch at once
 
 
+def large(name: str, dtype: Any, memory_limit: int | None = None) -> Any:
+    """An objective on more samples than go through the network in one piece."""
+    batch = 5003 if len(ZOO[name].shape) == 1 else 1103
+    return ZOO[name].objective(batch, dtype, memory_limit=memory_limit)
+
+
 @both_precisions
+@pytest.mark.parametrize("planes", [0, 1])
 @pytest.mark.parametrize("name", STREAMED)
-def test_streaming_gives_the_same_bits_as_one_batch(name: str, dtype: Any) -> None:
-    """With little memory order 0 is recomputed tile by tile; loss, gradient, Hv and R² are the same bits."""
+def test_streaming_gives_the_same_bits_as_one_batch(name: str, planes: int, dtype: Any) -> None:
+    """With little memory everything, or all but order 0, is computed again piece by piece; not a bit changes."""
     net = ZOO[name].net
-    w, v = point(net, 0, dtype), direction(net, 0, dtype)
-    kept, streamed = (ZOO[name].objective(1003, dtype, memory_limit=limit) for limit in (None, 1 << 16))
+    w, v, u = point(net, 0, dtype), direction(net, 0, dtype), direction(net, 1, dtype)
+    kept = large(name, dtype)
+    space = kept._workspace
+    streamed = large(name, dtype, 1 << 16 if planes == 0 else 2 * space.stride * space.tiles)
+    assert space.kept == 3 and streamed._workspace.kept == planes, "the test must compare different ways"
     assert_same(streamed.jet(w, v), kept.jet(w, v))
     p, q = kept.at(w), streamed.at(w)
-    for u in (v, v[::-1].copy()):  # power iteration: several directions at one point
-        np.testing.assert_array_equal(q.hvp(u), p.hvp(u))
+    for direction_ in (v, u, v):  # power iteration: several directions at one point
+        np.testing.assert_array_equal(q.hvp(direction_), p.hvp(direction_))
     np.testing.assert_array_equal(q.r2(v), p.r2(v))
+    np.testing.assert_array_equal(q.r2(u), p.r2(u))
+    np.testing.assert_array_equal(q.hvp(np.stack([u, v], axis=1)), p.hvp(np.stack([u, v], axis=1)))
     assert q.taylor(v) == p.taylor(v)
 
 

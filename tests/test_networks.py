@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -169,11 +170,24 @@ def test_the_data_joins_again_later(dtype: Any) -> None:
 
 
 @both_precisions
-def test_batchnorm_used_twice(dtype: Any) -> None:
+@pytest.mark.parametrize("training", [True, False])
+def test_batchnorm_used_twice(training: bool, dtype: Any) -> None:
     """Tied batchnorm: one γ and β, the statistics of each use its own."""
     norm = rop.BatchNorm1d(4)
     net = rop.Sequential(rop.Linear(3, 4), norm, rop.Tanh(), rop.Linear(4, 4), norm, rop.SiLU(), rop.Linear(4, 3))
-    check(net, rop.CrossEntropy(), normal(0, (24, 3)), labels(0, (24,), 3), dtype)
+    x, y = normal(0, (24, 3)), labels(0, (24,), 3)
+    check(net, rop.CrossEntropy(), x, y, dtype, training=training, state=drawn_state(net, 0))
+
+
+@both_precisions
+@pytest.mark.parametrize("batch", [21, 150])
+@pytest.mark.parametrize("training", [True, False])
+def test_wide_layers_between_batchnorms(training: bool, batch: int, dtype: Any) -> None:
+    net = rop.Sequential(
+        rop.Linear(70, 80), rop.BatchNorm1d(80), rop.ReLU(), rop.Linear(80, 60), rop.BatchNorm1d(60), rop.Linear(60, 3)
+    )
+    x, y = normal(0, (batch, 70)), labels(0, (batch,), 3)
+    check(net, rop.CrossEntropy(), x, y, dtype, training=training, state=drawn_state(net, 0))
 
 
 @both_precisions
@@ -200,3 +214,82 @@ def test_deep_network(dtype: Any) -> None:
     for _ in range(20):
         layers += [rop.Linear(6, 6), rop.Tanh()]
     check(rop.Sequential(*layers, rop.Linear(6, 3)), rop.CrossEntropy(), normal(0, (17, 6)), labels(0, (17,), 3), dtype)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# neighbours: the engine joins layers (ReLU with the product before it or the pooling after it) and sees a flattened
+# image and the image as the same rows; another use of a value in between must notice nothing
+# ---------------------------------------------------------------------------------------------------------------
+
+Nodes = Callable[[Any], Any]
+
+
+def relu_behind(view: Any) -> Nodes:
+    """A product, a layer that does nothing, a ReLU; and the product's own value is used as well."""
+
+    def nodes(image: Any) -> Any:
+        values = rop.Flatten()(rop.Conv2d(2, 3, 3, padding=1)(image))
+        return rop.Add()(rop.ReLU()(view(values)), values)
+
+    return nodes
+
+
+def flattened_twice(image: Any) -> Any:
+    """Two views of one image: one goes through ReLU, the other through tanh."""
+    values = rop.Conv2d(2, 3, 3, padding=1)(image)
+    return rop.Concat()(rop.ReLU()(rop.Flatten()(values)), rop.Tanh()(rop.Flatten()(values)))
+
+
+def flattened_and_not(image: Any) -> Any:
+    """A rectified image goes on as an image and as a vector."""
+    values = rop.ReLU()(rop.Conv2d(2, 3, 3, padding=1)(image))
+    again = rop.Conv2d(3, 3, 1)(values)
+    return rop.Add()(rop.Linear(36, 5)(rop.Flatten()(values)), rop.Linear(36, 5)(rop.Flatten()(again)))
+
+
+def pooled_and_not(image: Any) -> Any:
+    """ReLU before a max pooling, with another use of the values before the ReLU, and of those after it."""
+    values = rop.Conv2d(2, 3, 3, padding=1)(image)
+    rectified = rop.ReLU()(rop.Identity()(values))
+    parts = rop.MaxPool2d(2)(rop.ReLU()(values)), rop.AvgPool2d(2)(values), rop.MaxPool2d(2)(rectified)
+    return rop.Flatten()(rop.Concat()(*parts, rop.AvgPool2d(2)(rectified)))
+
+
+def flattened_beside_a_vector(image: Any) -> Any:
+    """A flattened image plus a vector: rows of different origin must meet in the same order."""
+    flat = rop.Flatten()(rop.Conv2d(2, 3, 3, padding=1)(image))
+    return rop.Concat()(rop.Add()(flat, rop.Linear(24, 36)(rop.Flatten()(image))), rop.Flatten()(image))
+
+
+def softmax_of_a_flattened_image(image: Any) -> Any:
+    """Softmax over pixels and channels together, between an image and a wide layer."""
+    flat = rop.Flatten()(rop.Softmax(1)(rop.Conv2d(2, 4, 3, padding=1)(image)))
+    return rop.BatchNorm1d(90)(rop.Linear(48, 90)(rop.Softmax(1)(flat)))
+
+
+def rectified_twice(image: Any) -> Any:
+    """ReLU of ReLU, ReLU of leaky ReLU, one ReLU object in several places."""
+    relu, conv = rop.ReLU(), rop.Conv2d(2, 2, 3, padding=1)
+    return rop.Flatten()(relu(rop.LeakyReLU(0.2)(conv(relu(relu(conv(rop.MaxPool2d(1)(relu(conv(image))))))))))
+
+
+NEIGHBOURS: dict[str, Nodes] = {
+    "identity before relu": relu_behind(rop.Identity()),
+    "flatten before relu": relu_behind(rop.Flatten()),
+    "flattened twice": flattened_twice,
+    "flattened and not": flattened_and_not,
+    "pooled and not": pooled_and_not,
+    "flattened beside a vector": flattened_beside_a_vector,
+    "softmax of a flattened image": softmax_of_a_flattened_image,
+    "rectified twice": rectified_twice,
+}
+
+
+@both_precisions
+@pytest.mark.parametrize("name", NEIGHBOURS)
+def test_joined_layers_leave_other_uses_alone(name: str, dtype: Any) -> None:
+    x = rop.Input()
+    values = NEIGHBOURS[name](x)
+    features = rop.Graph(x, values).shapes((2, 3, 4))[values][0]
+    net = rop.Graph(x, rop.Linear(features, 3)(values))
+    check(net, rop.CrossEntropy(), normal(0, (21, 2, 3, 4)), labels(0, (21,), 3), dtype)

@@ -3,10 +3,19 @@
 A work is a method that runs once and returns when the result is there. It takes the number of the repetition, because
 repetitions alternate between two points and two directions: what an engine may keep is said by the work, not by luck.
 
-    grad        loss, ∇f                        at a fresh w
-    hvp         H v                             for a fresh v at a fixed w, whatever can be kept of w being kept
-    jet         loss, ∇f, H v, vᵀ∇H v           at a fresh w
-    at_hvp_r2   the same by three calls         (rop only: f.at(w), .hvp(v), .r2(v))
+    grad         loss, ∇f                        at a fresh w
+    hvp          H v                             for a fresh v at a fixed w, whatever can be kept of w being kept
+    hvp_block    H v for a block of 8 v          the same, together; times are per vector
+    jet          loss, ∇f, H v, vᵀ∇H v           at a fresh w
+    at_hvp_r2    the same by three calls         (rop only: f.at(w), .hvp(v), .r2(v))
+    step         one step of Algorithm 1         from a fresh w and v, in compiled code where the engine can
+    step_python  the same, the loop in Python    (rop only: f.at(w), ten .hvp(v), .r2(v))
+    epoch        plain SGD over all rows         in a fresh order; only for problems that say how many rows they have
+
+A step is, with μ, K and rate from `Step`: loss and g = ∇f(w); ten times u = H v, λ = uᵀv, each but the first after
+v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign(λ)·1[|λ| > K]·r; w′ = w − rate·p. It gives
+(loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w. What is compared is not w′ but (w − w′)/rate,
+lest ‖w‖ hide an error in p.
 
 An engine may have several ways to do a work; all of them are checked and the fastest one counts.
 """
@@ -14,25 +23,36 @@ An engine may have several ways to do a work; all of them are checked and the fa
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 
-from ..problems import Data, Problem
+from ..problems import BLOCK, Data, Epoch, Problem
 
 WORKS = {
     "grad": "loss+grad",
     "hvp": "Hv, base kept",
+    "hvp_block": f"Hv, each of {BLOCK}",
     "jet": "loss+grad+Hv+R²",
     "at_hvp_r2": "the same as at, hvp, r2",
+    "step": "step, 10 power iterations",
+    "step_python": "the same, loop in Python",
+    "epoch": "SGD epoch",
 }
 RETURNS = {  # the quantities of each work
     "grad": ("loss", "grad"),
     "hvp": ("hvp",),
+    "hvp_block": ("block",),
     "jet": ("loss", "grad", "hvp", "r2"),
     "at_hvp_r2": ("loss", "grad", "hvp", "r2"),
+    "step": ("loss", "eigenvalue", "p", "v"),
+    "step_python": ("loss", "eigenvalue", "p", "v"),
+    "epoch": ("loss", "p"),
 }
+SAME = {"at_hvp_r2": "jet", "step_python": "step"}  # works of rop alone → those that give the same
+UNITS = {"hvp_block": BLOCK}  # a call does so many units of the work; times are per unit
 ENGINES = {  # name → class, and the module it needs
     "rop": ("rop_engine.Rop", "rop"),
     "torch": ("torch_engine.Torch", "torch"),
@@ -41,41 +61,77 @@ ENGINES = {  # name → class, and the module it needs
 }
 
 
+class Step:
+    """The settings of `step` and `epoch`."""
+
+    ITERATIONS = 10
+    MU = 0.01
+    K = 0.0
+    RATE = 0.1
+
+
 class Engine:
     """What worker.py asks of an engine. A subclass has `prepare` and one method per way of doing a work."""
 
     #: work → the names of the methods that do it
-    ways: dict[str, tuple[str, ...]] = {"grad": ("grad",), "hvp": ("hvp",), "jet": ("jet",)}
+    ways: dict[str, tuple[str, ...]] = {}
 
-    #: what `hvp` keeps of its point
-    kept: Any = None
+    #: the steps of an epoch
+    steps = 0
 
     def __init__(self, threads: int):
         self.threads = threads
+        self.kept: dict[str, Any] = {}
 
     @staticmethod
     def versions() -> dict[str, str]:
         raise NotImplementedError
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
-        raise NotImplementedError
+        self.problem, self.batch, self.dtype, self.given = problem, batch, dtype, data
+        self.forget()
+
+    def tune(self, work: str) -> None:
+        """Whatever must be found out before the first call of a work, which is timed."""
 
     def run(self, way: str, repetition: int) -> Any:
         return getattr(self, way)(repetition)
 
+    def keep(self, name: str, make: Callable[[], Any]) -> Any:
+        """What is made once and kept between calls."""
+        if name not in self.kept:
+            self.kept[name] = make()
+        return self.kept[name]
+
     def forget(self) -> None:
         """Let go of what is kept between calls."""
-        self.kept = None
+        self.kept = {}
+
+    def epoch_data(self) -> Epoch:
+        return self.keep("epoch data", lambda: self.problem.epoch(self.dtype))
+
+    def order(self, repetition: int) -> np.ndarray:
+        """The samples of an epoch, the last partial batch left out."""
+        return self.epoch_data().orders[repetition % 2][: self.steps * self.batch]
 
     def flat(self, quantity: Any) -> np.ndarray:
         """One quantity of a result, as one flat float64 array."""
         return np.asarray(quantity, dtype=np.float64).ravel()
 
+    def vectors(self, result: Any) -> np.ndarray:
+        """The result of `hvp_block`, one vector after the other."""
+        raise NotImplementedError
+
     def answer(self, work: str, way: str) -> dict[str, np.ndarray]:
         """Every quantity of the work, at the first point and direction."""
         result = self.run(way, 0)
+        if work == "hvp_block":
+            return {"block": self.vectors(result)}
         result = result if len(RETURNS[work]) > 1 else (result,)
-        return {name: self.flat(quantity) for name, quantity in zip(RETURNS[work], result, strict=True)}
+        quantities = {name: self.flat(quantity) for name, quantity in zip(RETURNS[work], result, strict=True)}
+        if "p" in quantities:
+            quantities["p"] = (self.given.points[0].astype(np.float64) - quantities["p"]) / Step.RATE
+        return quantities
 
 
 def missing(name: str) -> str | None:

@@ -6,7 +6,7 @@ add up to it; which ones, the program says (at most three, structural zeros left
 from __future__ import annotations
 
 from rop.kernels.compile import helper, itemsize, kernel, real
-from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, dot_columns, lane_dots, multiply, panel_rows
+from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, lane_dots, multiply, share
 from rop.kernels.cpu.memory import reals, transpose_rows
 from rop.kernels.cpu.vector import BLOCK, peek
 
@@ -84,7 +84,7 @@ def regroup_inputs(y, x, pixels, rows, lanes):
     blocks = (rows + DOT_COLUMNS - 1) // DOT_COLUMNS
     k = 0
     for block in range(blocks):
-        m = dot_columns(blocks, block, rows)
+        m = share(blocks, block, rows)
         for p in range(pixels):
             copy(y + (k * pixels + p * m) * lanes * itemsize, x + (p * rows + k) * lanes * itemsize, m * lanes)
         k += m
@@ -110,7 +110,7 @@ def pack_transposed(y, w, rows, columns, part, parts):
     target = reals(y, rows * columns)
     column = 0
     for panel in range(panels):
-        m = panel_rows(panels, panel, columns)
+        m = share(panels, panel, columns)
         if panels * part // parts <= panel < panels * (part + 1) // parts:
             for row in range(rows):
                 for i in range(m):

@@ -89,9 +89,9 @@ panel = PerPrecision(vector_function(19, _emit_panel))
 
 
 @helper
-def panel_rows(panels, index, rows):
-    """How many rows the panel ``index`` of ``panels`` has: as equal as possible."""
-    return rows // panels + (1 if index < rows % panels else 0)
+def share(parts, index, total):
+    """How much of ``total`` part ``index`` of ``parts`` has: as equal as possible."""
+    return total // parts + (1 if index < total % parts else 0)
 
 
 @helper
@@ -102,7 +102,7 @@ def multiply(c, c_step, rows, a_step, packed, lane_bytes, b_step, bias, bias_ste
     panels = (rows + PANEL - 1) // PANEL
     k = 0
     for index in range(panels):
-        m = panel_rows(panels, index, rows)
+        m = share(panels, index, rows)
         a = k * a_step
         place = k * c_step
         for t in range(0, lane_bytes, BLOCK):
@@ -176,12 +176,6 @@ dots = PerPrecision(vector_function(17, _emit_dots))
 
 
 @helper
-def dot_columns(panels, index, columns):
-    """How many columns the block ``index`` of a lane dot has: as equal as possible."""
-    return columns // panels + (1 if index < columns % panels else 0)
-
-
-@helper
 def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
               a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
     """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
@@ -197,7 +191,7 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
         a_pixel = BLOCK if linear else (m if a_grouped else a_rows) * lane_bytes
         j = 0
         for index in range(panels):
-            n = dot_columns(panels, index, columns)
+            n = share(panels, index, columns)
             b = j * (b_pixels if b_grouped else 1) * lane_bytes
             b_pixel = BLOCK if linear else (n if b_grouped else b_rows) * lane_bytes
             for group in range(groups, groups + 32 * group_count, 32):
