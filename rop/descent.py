@@ -15,6 +15,7 @@ from rop.kernels.cpu import descent as compiled
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
 from rop.lowering import lower
+from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, Data, Workspace, engine_lock, in_home_process
 
 
@@ -94,8 +95,7 @@ class Descent:
         space.bind(data)
         space.array("tile_count")[0] = space.tiles
         assert data.targets is not None
-        passes = [space.bound(orders, results) for orders, results in
-                  (([(0, 0)], (0,)), ([(1, 0)], (0,)), ([(2, 0)], (0,)))]
+        passes = [space.bound(((k, 0),), (0,)).bound for k in ORDERS]
         words = [word for bound in passes for word in bound.address]
         at = space.address
         words += [space.tiles, space.cancel_address, at("w"), at("v0"), at("out0"), at("out1"), at("out2"),

@@ -24,12 +24,14 @@ from rop.workspace import (
     BLOCK_OF_VECTORS,
     DEFAULT_MEMORY,
     Data,
+    Orders,
     Workspace,
     engine_lock,
     lane_samples,
 )
 
 State = Mapping[str, np.ndarray]
+VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)      # (order, direction) of the passes at a point
 FACTORIAL = (1.0, 1.0, 2.0)             # Taylor coefficients inside, derivatives outside
 PREDICT_BATCH = 4096                    # samples that go through the net together in predict
 
@@ -143,7 +145,7 @@ class Objective:
         with engine_lock():
             space = self._ready(w)
             self._set_direction(0, v)
-            grad, hvp, r2 = space.run([(0, 0), (1, 0), (2, 0)], (0, 1, 2))
+            grad, hvp, r2 = space.run((VALUE, FIRST, SECOND), (0, 1, 2))
             r2 *= self.dtype.type(FACTORIAL[2])
             return Jet(self._energy(0), grad, hvp, r2)
 
@@ -219,7 +221,7 @@ class Point:
     def _evaluate(self) -> np.ndarray:
         """Order 0, kept; returns the gradient."""
         space = self._f._ready(self.w)
-        (grad,) = space.run([(0, 0)], (0,))
+        (grad,) = space.run((VALUE,), (0,))
         space.owner = self
         return grad
 
@@ -250,7 +252,7 @@ class Point:
         with engine_lock():
             space = self._space()
             self._f._set_direction(0, vector)
-            orders = [(1, 0)] if space.kept else [(0, 0), (1, 0)]
+            orders = (FIRST,) if space.kept else (VALUE, FIRST)
             space.direction = None
             (result,) = space.run(orders, (len(orders) - 1,))
             space.direction = vector.copy()
@@ -268,7 +270,7 @@ class Point:
                 space = self._space()
                 for i, vector in enumerate(vectors):
                     self._f._set_direction(i, vector)
-                orders = ([] if space.kept else [(0, 0)]) + [(1, i) for i in range(len(vectors))]
+                orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(vectors)))
                 space.direction = None
                 last = range(len(orders) - len(vectors), len(orders))
                 result[:, start:start + len(vectors)] = np.stack(space.run(orders, tuple(last)), axis=1)
@@ -290,11 +292,11 @@ class Point:
     def _third(self, vector: np.ndarray) -> np.ndarray:
         space = self._space()
         known = space.direction is not None and np.array_equal(space.direction, vector)
-        orders = [(2, 0)]
+        orders: Orders = (SECOND,)
         if not known or space.kept < 3:
             self._f._set_direction(0, vector)
             space.direction = None
-            orders = [(1, 0), (2, 0)] if space.kept else [(0, 0), (1, 0), (2, 0)]
+            orders = (FIRST, SECOND) if space.kept else (VALUE, FIRST, SECOND)
         (result,) = space.run(orders, (len(orders) - 1,))
         space.direction = vector.copy()
         result *= self._f.dtype.type(FACTORIAL[2])

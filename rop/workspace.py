@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +20,8 @@ from rop.kernels.warm import ensure_compiled
 from rop.layers.loss import Targets
 from rop.lowering import Plan, emit_outputs, emit_pass, result_space
 from rop.program import ORDERS, Bound, Space
+
+Orders = tuple[tuple[int, int], ...]    # what a pass computes: (order, direction), in the order in which they run
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
 CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
@@ -87,6 +88,15 @@ class Data:
                 "weight": address(targets.weight if targets else None)}
 
 
+@dataclass(eq=False)
+class Pass:
+    """A pass bound to its buffers, where its results are, and the batch whose addresses it holds."""
+
+    bound: Bound
+    results: list[np.ndarray]
+    data: Data | None = None
+
+
 def lane_samples(batch: int, lanes: int) -> np.ndarray:
     """Samples 0, 1, …, padded to whole tiles with copies of the last one."""
     samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
@@ -110,7 +120,7 @@ class Workspace:
         self.owner: Any = None                      # the point whose order 0 is in the planes
         self.direction: np.ndarray | None = None    # the v whose order 1 is in the planes
         self._data: Data | None = None
-        self._passes: dict[Any, tuple[Bound, Data | None]] = {}
+        self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._cancel = np.zeros(1, np.int64)
         self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
@@ -198,25 +208,27 @@ class Workspace:
         if f"v{index}" not in self._arrays:
             self._for_parameters(f"v{index}", 1 + index)
 
-    def bound(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> Bound:
+    def bound(self, orders: Orders, results: tuple[int, ...]) -> Pass:
         """A pass ready to run on the current batch."""
-        return self._bound((tuple(orders), tuple(results)), orders, results)
-
-    def _bound(self, key: Any, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> Bound:
-        if key not in self._passes:
-            for _, direction in orders:
-                self.ensure_direction(direction)
-            code = emit_pass(self.plan, orders, results) if key != "outputs" else emit_outputs(self.plan)
-            self._reserve_results(orders, results)
-            self._passes[key] = Bound(code, self._spaces, self.dtype), None
-        bound, data = self._passes[key]
-        if data is not self._data:
+        ready = self._passes.get((orders, results))
+        if ready is None:
+            ready = self._passes[orders, results] = self._make_pass(orders, results)
+        if ready.data is not self._data:
             assert self._data is not None
-            bound.move(self._data.addresses())
-            self._passes[key] = bound, self._data
-        return bound
+            ready.bound.move(self._data.addresses())
+            ready.data = self._data
+        return ready
 
-    def _reserve_results(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> None:
+    def _make_pass(self, orders: Orders, results: tuple[int, ...]) -> Pass:
+        for _, direction in orders:
+            self.ensure_direction(direction)
+        self._reserve_results(orders, results)
+        code = emit_pass(self.plan, orders, results) if self.plan.gradients else emit_outputs(self.plan)
+        n = self.plan.graph.size
+        return Pass(Bound(code, self._spaces, self.dtype),
+                    [self._arrays[result_space(orders, i)][:n] for i in results])
+
+    def _reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
         slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
         for slot in range(slots):
             if f"partial{slot}" not in self._arrays:
@@ -233,26 +245,24 @@ class Workspace:
             self._data, self.owner, self.direction = data, None, None
             self._arrays["scale"][0] = data.scale
 
-    def run(self, orders: Sequence[tuple[int, int]], results: Sequence[int]) -> list[np.ndarray]:
+    def run(self, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
         as fresh arrays, in Taylor coefficients."""
-        bound = self.bound(orders, results)
-        n = self.plan.graph.size
-        outs = [self._arrays[result_space(orders, i)][:n] for i in results]
+        ready = self.bound(orders, results)
         if self.chunk == self.tiles:
-            self._execute(bound, 0, self.tiles)
-            return [out.copy() for out in outs]
-        sums = [np.zeros(n) for _ in outs]
+            self._execute(ready.bound, 0, self.tiles)
+            return [result.copy() for result in ready.results]
+        sums = [np.zeros(self.plan.graph.size) for _ in results]
         for first in range(0, self.tiles, self.chunk):
-            self._execute(bound, first, min(self.chunk, self.tiles - first))
-            for total, out in zip(sums, outs, strict=True):
-                total += out
+            self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
+            for total, result in zip(sums, ready.results, strict=True):
+                total += result
         return [total.astype(self.dtype) for total in sums]
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
         """The forward pass alone; result (batch, features) gets the outputs."""
         self.bind(data)
-        bound = self._bound("outputs", [(0, 0)], ())
+        bound = self.bound(((0, 0),), ()).bound
         bound.move(data.addresses(result))
         for first in range(0, self.tiles, self.chunk):
             self._execute(bound, first, min(self.chunk, self.tiles - first))

@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 import rop
+from rop.descent import Descent
 
 from ..problems import (
     Activation,
@@ -25,7 +26,7 @@ from ..problems import (
     Residual,
     Softmax,
 )
-from . import Engine
+from . import Engine, Step
 
 ACTIVATIONS = {
     "relu": rop.ReLU,
@@ -74,27 +75,46 @@ def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
 
 
 class Rop(Engine):
-    ways = {"grad": ("grad",), "hvp": ("hvp",), "jet": ("jet",), "at_hvp_r2": ("at_hvp_r2",)}
+    ways = {
+        "grad": ("grad",),
+        "hvp": ("hvp",),
+        "hvp_block": ("hvp_block",),
+        "jet": ("jet",),
+        "at_hvp_r2": ("at_hvp_r2",),
+        "step": ("step",),
+        "step_python": ("step_python",),
+        "epoch": ("epoch",),
+    }
 
     @staticmethod
     def versions() -> dict[str, str]:
         return {"rop": rop.__version__, "numba": numba.__version__}
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
+        super().prepare(problem, batch, dtype, data)
         numba.set_num_threads(self.threads)
-        loss = rop.CrossEntropy() if problem.loss == "cross_entropy" else rop.MSE()
-        self.f = rop.Objective(network(problem), loss, data.x, data.y, dtype=np.dtype(dtype))
+        self.f = rop.Objective(network(problem), self.loss(), data.x, data.y, dtype=np.dtype(dtype))
         self.points, self.directions = data.points, data.directions
-        self.forget()
+
+    def loss(self) -> Any:
+        return rop.CrossEntropy() if self.problem.loss == "cross_entropy" else rop.MSE()
+
+    def point(self) -> Any:
+        return self.keep("point", lambda: self.f.at(self.points[0]))
 
     def grad(self, repetition: int) -> Any:
         p = self.f.at(self.points[repetition % 2])
         return p.loss, p.grad
 
     def hvp(self, repetition: int) -> Any:
-        if self.kept is None:
-            self.kept = self.f.at(self.points[0])
-        return self.kept.hvp(self.directions[repetition % 2])
+        return self.point().hvp(self.directions[repetition % 2])
+
+    def hvp_block(self, repetition: int) -> Any:
+        blocks = self.keep("blocks", lambda: self.problem.blocks(self.dtype))
+        return self.point().hvp(blocks[repetition % 2])
+
+    def vectors(self, result: Any) -> np.ndarray:
+        return self.flat(result.T)
 
     def jet(self, repetition: int) -> Any:
         return self.f.jet(self.points[repetition % 2], self.directions[repetition % 2])
@@ -103,3 +123,46 @@ class Rop(Engine):
         v = self.directions[repetition % 2]
         p = self.f.at(self.points[repetition % 2])
         return p.loss, p.grad, p.hvp(v), p.r2(v)
+
+    # ------------------------------------------------------------------------------------------------ steps and epochs
+    def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
+        made = Descent(network(self.problem), self.loss(), x, y, batch_size=self.batch, w=self.points[0],
+                       dtype=self.dtype, mu=mu, K=Step.K, iterations=Step.ITERATIONS, tol=0.0)  # fmt: skip
+        space = made._space
+        if space.tiles > space.chunk:
+            raise RuntimeError(f"Descent takes {space.chunk} tiles at a time, a batch of {self.batch} has {space.tiles}")
+        return made
+
+    def step(self, repetition: int) -> Any:
+        d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
+        restart(d, self.points[repetition % 2], self.directions[repetition % 2])
+        (report,) = d.epoch(self.keep("samples", lambda: np.arange(self.batch)), Step.RATE)
+        v = d.v
+        return report[0], np.dot(d._space.array("out1")[: d.size], v), d.w, v  # the report has |λ|
+
+    def step_python(self, repetition: int) -> Any:
+        w, v = self.points[repetition % 2], self.directions[repetition % 2]
+        p = self.f.at(w)
+        u = p.hvp(v)
+        for _ in range(Step.ITERATIONS - 1):
+            v = u / np.linalg.norm(u)
+            u = p.hvp(v)
+        eigenvalue = np.dot(u, v)
+        direction = p.grad
+        if abs(eigenvalue) > Step.K:
+            direction += (Step.MU * np.sign(eigenvalue)) * p.r2(v)
+        return p.loss, eigenvalue, w - w.dtype.type(Step.RATE) * direction, v
+
+    def epoch(self, repetition: int) -> Any:
+        data = self.epoch_data()
+        d = self.keep("epochs", lambda: self.descent(data.x, data.y, 0.0))
+        restart(d, self.points[repetition % 2])
+        reports = d.epoch(self.order(repetition), Step.RATE)
+        return reports[:, 0].mean(), d.w
+
+
+def restart(d: Descent, w: np.ndarray, v: np.ndarray | None = None) -> None:
+    """A descent goes on where it stopped; here it starts again from w, its power iteration from v."""
+    d._space.array("w")[: d.size] = w
+    if v is not None:
+        d._space.array("v0")[: d.size] = v

@@ -27,7 +27,7 @@ from ..problems import (
     Residual,
     Softmax,
 )
-from . import Engine
+from . import Engine, Step
 
 ACTIVATIONS = {
     "relu": F.relu,
@@ -88,27 +88,37 @@ def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor, no
 
 
 class Torch(Engine):
+    ways = {
+        "grad": ("grad",),
+        "hvp": ("hvp",),
+        "hvp_block": ("hvp_block_batched", "hvp_block_loop"),
+        "jet": ("jet",),
+        "step": ("step",),
+        "epoch": ("epoch_by_hand", "epoch_by_optimizer"),
+    }
+
     @staticmethod
     def versions() -> dict[str, str]:
         return {"torch": torch.__version__}
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
+        super().prepare(problem, batch, dtype, data)
         torch.set_num_threads(self.threads)
-        self.problem = problem
-        self.x, self.y = torch.from_numpy(data.x), torch.from_numpy(data.y)
+        self.data = torch.from_numpy(data.x), torch.from_numpy(data.y)
         self.points = [self.split(w) for w in data.points]
         self.directions = [self.split(v) for v in data.directions]
-        self.forget()
+        self.sizes = [math.prod(p.shape) for p in problem.parameters()]
 
     def split(self, flat: np.ndarray) -> list[Tensor]:
         shapes = [p.shape for p in self.problem.parameters()]
         starts = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
         return [torch.from_numpy(flat[start:].copy())[: math.prod(shape)].view(shape)
-                for start, shape in zip(starts, shapes, strict=False)]
+                for start, shape in zip(starts, shapes, strict=False)]  # fmt: skip
 
-    def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out) -> Tensor:
-        out = forward(self.problem.layers, iter(parameters), self.x, norm)
-        return F.cross_entropy(out, self.y) if self.problem.loss == "cross_entropy" else F.mse_loss(out, self.y)
+    def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out, data: Any = None) -> Tensor:
+        x, y = data or self.data
+        out = forward(self.problem.layers, iter(parameters), x, norm)
+        return F.cross_entropy(out, y) if self.problem.loss == "cross_entropy" else F.mse_loss(out, y)
 
     def leaves(self, repetition: int) -> list[Tensor]:
         return [w.detach().requires_grad_() for w in self.points[repetition % 2]]
@@ -118,12 +128,33 @@ class Torch(Engine):
         loss = self.loss(w, fused)
         return loss, torch.autograd.grad(loss, w)
 
+    def point(self) -> Any:
+        """(w, ∇f) with the graph of ∇f."""
+        w = self.leaves(0)
+        return w, torch.autograd.grad(self.loss(w), w, create_graph=True)
+
     def hvp(self, repetition: int) -> Any:
-        if self.kept is None:
-            w = self.leaves(0)
-            self.kept = w, torch.autograd.grad(self.loss(w), w, create_graph=True)
-        w, g = self.kept
+        w, g = self.keep("point", self.point)
         return torch.autograd.grad(g, w, self.directions[repetition % 2], retain_graph=True)
+
+    def blocks(self) -> Any:
+        """For both blocks the vectors, each in the shapes of the parameters, stacked."""
+        blocks = [[self.split(v) for v in block.T] for block in self.problem.blocks(self.dtype)]
+        return [[torch.stack(parts) for parts in zip(*block, strict=True)] for block in blocks]
+
+    def hvp_block_batched(self, repetition: int) -> Any:
+        w, g = self.keep("point", self.point)
+        v = self.keep("blocks", self.blocks)[repetition % 2]
+        return torch.autograd.grad(g, w, v, retain_graph=True, is_grads_batched=True)
+
+    def hvp_block_loop(self, repetition: int) -> Any:
+        w, g = self.keep("point", self.point)
+        block = zip(*self.keep("blocks", self.blocks)[repetition % 2], strict=True)
+        results = [torch.autograd.grad(g, w, v, retain_graph=True) for v in block]
+        return [torch.stack(parts) for parts in zip(*results, strict=True)]
+
+    def vectors(self, result: Any) -> np.ndarray:
+        return self.flat(torch.cat([part.flatten(1) for part in result], 1))
 
     def jet(self, repetition: int) -> Any:
         w, v = self.leaves(repetition), self.directions[repetition % 2]
@@ -133,6 +164,72 @@ class Torch(Engine):
         r2 = torch.autograd.grad(hvp, w, v)
         return loss, g, hvp, r2
 
+    # ------------------------------------------------------------------------------------------------ steps and epochs
+    def parts(self, flat: Tensor) -> list[Tensor]:
+        """A flat vector in the shapes of the parameters, without a copy."""
+        return [part.view(w.shape) for part, w in zip(flat.split(self.sizes), self.points[0], strict=True)]
+
+    def step(self, repetition: int) -> Any:
+        """The graph of the gradient serves all products; only the last one gets a graph of its own, for r."""
+        w = self.leaves(repetition)
+        loss = self.loss(w)
+        g = torch.autograd.grad(loss, w, create_graph=True)
+        direction = self.directions[repetition % 2]
+        v = joined(direction)
+        for k in range(Step.ITERATIONS):
+            if k > 0:
+                v = u / u.norm()
+                direction = self.parts(v)
+            hvp = torch.autograd.grad(g, w, direction, retain_graph=True, create_graph=k == Step.ITERATIONS - 1)
+            u = joined(hvp)
+            eigenvalue = u.dot(v)
+        r = torch.autograd.grad(hvp, w, direction)
+        return loss, eigenvalue, moved(w, g, r, eigenvalue), v
+
+    def epoch_tensors(self) -> Any:
+        data = self.epoch_data()
+        return torch.from_numpy(data.x), torch.from_numpy(data.y), [torch.from_numpy(order) for order in data.orders]
+
+    def batches(self, repetition: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The rows put into this epoch's order once, then cut."""
+        x, y, orders = self.keep("epoch tensors", self.epoch_tensors)
+        order = orders[repetition % 2][: self.steps * self.batch]
+        return zip(x.index_select(0, order).split(self.batch), y.index_select(0, order).split(self.batch), strict=True)
+
+    def epoch_by_hand(self, repetition: int) -> Any:
+        w = [part.clone().requires_grad_() for part in self.points[repetition % 2]]
+        total = torch.zeros((), dtype=w[0].dtype)
+        for batch in self.batches(repetition):
+            loss = self.loss(w, fused, batch)
+            g = torch.autograd.grad(loss, w)
+            with torch.no_grad():
+                torch._foreach_add_(w, g, alpha=-Step.RATE)
+                total += loss
+        return total / self.steps, w
+
+    def epoch_by_optimizer(self, repetition: int) -> Any:
+        w = [part.clone().requires_grad_() for part in self.points[repetition % 2]]
+        optimizer = torch.optim.SGD(w, lr=Step.RATE, fused=True)
+        total = torch.zeros((), dtype=w[0].dtype)
+        for batch in self.batches(repetition):
+            optimizer.zero_grad()
+            loss = self.loss(w, fused, batch)
+            loss.backward()
+            optimizer.step()
+            total += loss.detach()
+        return total / self.steps, w
+
     def flat(self, quantity: Any) -> np.ndarray:
         parts = quantity if isinstance(quantity, list | tuple) else [quantity]
         return np.concatenate([part.detach().double().numpy().ravel() for part in parts])
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat([part.detach().reshape(-1) for part in parts])
+
+
+def moved(w: Sequence[Tensor], g: Sequence[Tensor], r: Sequence[Tensor], eigenvalue: Tensor) -> list[Tensor]:
+    """w − rate·(g + μ·sign(λ)·1[|λ| > K]·r)."""
+    with torch.no_grad():
+        factor = Step.MU * eigenvalue.sign() * (eigenvalue.abs() > Step.K)
+        return [a - Step.RATE * (b + factor * c) for a, b, c in zip(w, g, r, strict=True)]

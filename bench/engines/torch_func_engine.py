@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.func import grad_and_value, jvp
+from torch.func import grad_and_value, jvp, vmap
 
 from ..problems import Data, Problem
-from .torch_engine import Torch
+from . import Step
+from .torch_engine import Torch, joined, moved
 
 
 class TorchFunc(Torch):
+    ways = {"grad": ("grad",), "hvp": ("hvp",), "hvp_block": ("hvp_block",), "jet": ("jet",), "step": ("step",)}
+
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
         self.w = [tuple(point) for point in self.points]
@@ -26,12 +28,19 @@ class TorchFunc(Torch):
         g, loss = self.gradient(*self.w[repetition % 2])
         return loss, g
 
-    def hvp(self, repetition: int) -> Any:
-        """Forward mode keeps nothing of the base pass: it is run again with every direction."""
-        return jvp(lambda *w: self.gradient(*w)[0], self.w[0], self.v[repetition % 2])[1]
+    def product(self, w: tuple[Tensor, ...], v: tuple[Tensor, ...]) -> Any:
+        """H v. Forward mode keeps nothing of the base pass: it is run again with every direction."""
+        return jvp(lambda *w: self.gradient(*w)[0], w, v)[1]
 
-    def jet(self, repetition: int) -> Any:
-        w, v = self.w[repetition % 2], self.v[repetition % 2]
+    def hvp(self, repetition: int) -> Any:
+        return self.product(self.w[0], self.v[repetition % 2])
+
+    def hvp_block(self, repetition: int) -> Any:
+        block = self.keep("blocks", self.blocks)[repetition % 2]
+        return vmap(lambda *v: self.product(self.w[0], v))(*block)
+
+    def taylor(self, w: tuple[Tensor, ...], v: tuple[Tensor, ...]) -> Any:
+        """loss, ∇f, H v, vᵀ∇H v."""
 
         def along(*w: Tensor) -> Any:
             (g, loss), (hvp, _) = jvp(self.gradient, w, v)
@@ -40,6 +49,17 @@ class TorchFunc(Torch):
         (hvp, (loss, g)), (r2, _) = jvp(along, w, v)
         return loss, g, hvp, r2
 
-    @staticmethod
-    def versions() -> dict[str, str]:
-        return {"torch": torch.__version__}
+    def jet(self, repetition: int) -> Any:
+        return self.taylor(self.w[repetition % 2], self.v[repetition % 2])
+
+    def step(self, repetition: int) -> Any:
+        """The last product comes with r, and so do loss and gradient."""
+        w, direction = self.w[repetition % 2], self.v[repetition % 2]
+        v = joined(direction)
+        for _ in range(Step.ITERATIONS - 1):
+            u = joined(self.product(w, direction))
+            v = u / u.norm()
+            direction = tuple(self.parts(v))
+        loss, g, hvp, r = self.taylor(w, direction)
+        eigenvalue = joined(hvp).dot(v)
+        return loss, eigenvalue, moved(w, g, r, eigenvalue), v

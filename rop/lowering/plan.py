@@ -15,6 +15,7 @@ import numpy as np
 
 from rop.graph import Graph, Node
 from rop.kernels.cpu import linear_maps
+from rop.layers import Flatten, Identity
 from rop.layers.base import Layer, Shape
 from rop.program import ORDERS, Buffer, Code, Operand, Ref, Tables
 
@@ -168,6 +169,14 @@ class Plan:
         """The layer that alone uses a node's value."""
         users = self._users[node]
         return users[0].layer if len(users) == 1 and node is not self.graph.output else None
+
+    def used_once(self, node: Node) -> bool:
+        """Whether a node's rows go to one place only, also under the other names that Identity and Flatten give them."""
+        while self.only_user(node) is not None:
+            if not isinstance(node.layer, (Identity, Flatten)):
+                return True
+            node = node.inputs[0]
+        return False
 
     # ------------------------------------------------------------------------------------------------------- references
     @property

@@ -71,7 +71,7 @@ def rectifier(plan: Plan, node: Node, layer: Rectifier, x: Value) -> Value:
         if isinstance(plan.only_user(node), MaxPool2d):
             plan.into_pool.add(node)
             return x
-        if isinstance(x.producer, Products) and plan.only_user(node.inputs[0]) is layer and not x.flow.uses:
+        if isinstance(x.producer, Products) and plan.used_once(node.inputs[0]):
             x.producer.relu = x.flow.rectified = True
             return x
     return plan.add(Rectify(plan, layer, x))
