@@ -67,21 +67,25 @@ def parser() -> argparse.ArgumentParser:
         "bench",
         help="time rop beside PyTorch and JAX, answers checked first",
         description="Times rop, PyTorch, torch.func and JAX, each in a process of its own, in turns, after comparing "
-        "their answers. Engines that are not installed are left out: pip install 'rop[bench]' brings them all.",
+        "their answers.\nEngines that are not installed are left out: pip install 'rop[bench]' brings them all.\n"
+        "Without --batch, --dtype and --works, float64 and all works but grad, hvp and jet are run at batch 128 only.",
         epilog=EXIT_CODES,
         formatter_class=plain,
     )
-    add.add_argument("--quick", action="store_true", help="two problems, batch 128, float32: within two minutes")
+    add.add_argument("--quick", action="store_true", help="three problems, batch 128, float32: within two minutes")
+    add.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
+    add.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
     add.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
     add.add_argument("--engines", nargs="+", metavar="NAME", help="of rop, torch, torch.func, jax (default all)")
-    add.add_argument("--works", nargs="+", metavar="NAME", help="of grad, hvp, jet, at_hvp_r2 (default all)")
+    add.add_argument("--works", nargs="+", metavar="NAME", help="what is computed (default all; see --list)")
     add.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
     add.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
     add.add_argument("--threads", type=positive, metavar="N", help="of every engine (default: all cores)")
-    add.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 15, quick 8)")
+    add.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 11, quick 5)")
     add.add_argument("--json", type=Path, metavar="FILE", help="save the results with the environment")
     add.add_argument("--out", type=Path, metavar="DIR", help="save results.json and the plots there")
-    add.add_argument("--list", action="store_true", help="list the problems and stop")
+    add.add_argument("--name", metavar="NAME", help="with --out: save NAME.json and NAME-*.png instead")
+    add.add_argument("--list", action="store_true", help="list problems and works, and stop")
     add.set_defaults(run=bench)
     return top
 
@@ -177,6 +181,8 @@ def bench(options: argparse.Namespace) -> int:
     if options.list:
         for problem in problems.GROUPS["all"]:
             print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}")
+        for work, about in import_module("rop.bench.engines").WORKS.items():
+            print(f"work {work:17}{about}")
         return OK
     try:
         settings = bench_settings(options, runner, problems)
@@ -201,12 +207,12 @@ def bench(options: argparse.Namespace) -> int:
         return FAILED
     say.done()
     report.show(result)
-    for path in filter(None, (options.json, options.out and options.out / "results.json")):
+    for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
         report.save_json(result, path)
         print(f"saved {path}")
     if options.out:
         try:
-            for path in report.plots(result, options.out):
+            for path in report.plots(result, options.out, options.name or ""):
                 print(f"saved {path}")
         except ImportError:
             print("note: no plots, because matplotlib is not installed (pip install 'rop[bench]')")
@@ -222,6 +228,10 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
     if options.problems:
         found = [problem for name in options.problems for problem in problems.find(name)]
         given["problems"] = tuple(dict.fromkeys(found))
+    elif options.growth and not options.full:
+        given["problems"] = ()
+    given["growth"] = options.growth or options.full
+    given["thin"] = not (options.batch or options.dtype or options.works)
     for option in ("engines", "works"):
         if names := getattr(options, option):
             known = getattr(settings, option)
@@ -233,6 +243,8 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
         given["batches"] = tuple(dict.fromkeys(options.batch))
     if options.dtype:
         given["dtypes"] = tuple(dict.fromkeys(options.dtype))
+    if options.name and (not options.out or Path(options.name).name != options.name):
+        raise ValueError(f"--name {options.name}: needs --out, and is no path")
     if options.threads:
         if options.threads > runner.cores():
             raise ValueError(f"--threads {options.threads}, but there are only {runner.cores()} cores")

@@ -19,7 +19,7 @@ from rop.kernels.cpu import batchnorm
 from rop.layers._arguments import check_bool, check_choice, check_dtype, check_int
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
-from rop.lowering import BatchNormOperation, lower
+from rop.lowering import lower
 from rop.workspace import (
     BLOCK_OF_VECTORS,
     DEFAULT_MEMORY,
@@ -154,18 +154,10 @@ class Objective:
         space = self._workspace
         space.bind(self._data)
         if self._state is not None:
-            for operation in space.plan.normalisations:
-                self._put_state(space, operation)
+            space.put_state(self._state)
         space.array("w")[:w.size] = w
         space.owner = space.direction = None
         return space
-
-    def _put_state(self, space: Workspace, operation: BatchNormOperation) -> None:
-        assert self._state is not None
-        name, channels = self.net.name_of(operation.layer), operation.channels
-        place = space.array("state")[operation.state:operation.state + 2 * channels]
-        place[:channels] = self._state[f"{name}.running_mean"]
-        place[channels:] = self._state[f"{name}.running_var"]
 
     def _set_direction(self, index: int, v: np.ndarray) -> None:
         space = self._workspace
@@ -202,6 +194,7 @@ class Point:
         self._f = objective
         self.w = np.array(w, dtype=objective.dtype)
         self.w.flags.writeable = False
+        self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():
             self._grad = self._evaluate()
             self.loss: float = objective._energy(0)
@@ -222,18 +215,18 @@ class Point:
         """Order 0, kept; returns the gradient."""
         space = self._f._ready(self.w)
         (grad,) = space.run((VALUE,), (0,))
-        space.owner = self
+        space.owner = self._token
         return grad
 
     def _space(self) -> Workspace:
         """The workspace with order 0 of this point in it, as far as it is kept."""
         space = self._f._workspace
-        if space.owner is not self:
+        if space.owner is not self._token:
             if space.kept:
                 self._evaluate()
             else:
                 self._f._ready(self.w)
-                space.owner = self
+                space.owner = self._token
         return space
 
     def hvp(self, v: Any) -> np.ndarray:
@@ -345,10 +338,7 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
             part = x[start:start + PREDICT_BATCH]
             space = _forward_space(net, x.shape[1:], len(part), dtype)
             space.array("w")[:net.size] = vector
-            for operation in space.plan.normalisations:
-                c, name = operation.channels, net.name_of(operation.layer)
-                place = space.array("state")[operation.state:operation.state + 2 * c]
-                place[:c], place[c:] = frozen[f"{name}.running_mean"], frozen[f"{name}.running_var"]
+            space.put_state(frozen)
             data = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
             space.outputs(data, result[start:start + len(part)])
     return result.reshape(len(x), *shapes[net.output])

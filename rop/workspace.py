@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +118,7 @@ class Workspace:
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
         self.chunk = self._chunk()
         self.kept = self._kept(memory_limit)
-        self.owner: Any = None                      # the point whose order 0 is in the planes
+        self.owner: object = None                   # token of the point whose order 0 is in the planes
         self.direction: np.ndarray | None = None    # the v whose order 1 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
@@ -190,6 +191,14 @@ class Workspace:
 
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
+
+    def put_state(self, state: Mapping[str, np.ndarray]) -> None:
+        """Running statistics for evaluation mode."""
+        for operation in self.plan.normalisations:
+            name, channels = self.plan.graph.name_of(operation.layer), operation.channels
+            place = self._arrays["state"][operation.state:operation.state + 2 * channels]
+            place[:channels] = state[f"{name}.running_mean"]
+            place[channels:] = state[f"{name}.running_var"]
 
     def address(self, name: str) -> int:
         return self._spaces[name].address

@@ -39,7 +39,7 @@ from rop.lowering.plan import Plan, Value
 from rop.lowering.select import MaxPool, rectifier
 from rop.lowering.softmax import SoftmaxOperation
 
-__all__ = ["BatchNormOperation", "Plan", "emit_outputs", "emit_pass", "lower", "result_space"]
+__all__ = ["Plan", "emit_outputs", "emit_pass", "lower", "result_space"]
 
 Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
 
