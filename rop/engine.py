@@ -344,15 +344,17 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
     return result.reshape(len(x), *shapes[net.output])
 
 
+_forward_spaces: OrderedDict[Any, Workspace] = OrderedDict()      # the last ones: a whole batch and a remainder
+
+
 def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Workspace:
-    """A workspace for the forward pass, kept with the net's last one of the same form."""
-    key = shape, batch, dtype
-    kept = net.__dict__.setdefault("_forward_spaces", OrderedDict())
-    if key not in kept:
-        kept[key] = Workspace(lower(net, shape, False, None, dtype), batch, 0)
-        if len(kept) > 2:
-            kept.popitem(last=False)
-    return kept[key]
+    """A workspace for the forward pass."""
+    key = net, shape, batch, dtype
+    if key not in _forward_spaces:
+        _forward_spaces[key] = Workspace(lower(net, shape, False, None, dtype), batch, 0)
+        if len(_forward_spaces) > 2:
+            _forward_spaces.popitem(last=False)
+    return _forward_spaces[key]
 
 
 # ------------------------------------------------------------------------------------------------- checks at the door

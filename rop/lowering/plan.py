@@ -171,7 +171,7 @@ class Plan:
         return users[0].layer if len(users) == 1 and node is not self.graph.output else None
 
     def used_once(self, node: Node) -> bool:
-        """Whether a node's rows go to one place only, also under the other names that Identity and Flatten give them."""
+        """Whether a node's rows go to one place only, also under the names that Identity and Flatten give them."""
         while self.only_user(node) is not None:
             if not isinstance(node.layer, (Identity, Flatten)):
                 return True
