@@ -109,6 +109,7 @@ class Objective:
         scale = 1.0 / targets.total if self.loss.reduction == "mean" else 1.0
         samples = lane_samples(batch, self._workspace.lanes)
         self._data = Data(x.reshape(batch, -1), targets, scale, samples)
+        self._shape = shape
         self._zeros = np.zeros(self.net.size, self.dtype)
 
     def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
@@ -120,6 +121,15 @@ class Objective:
                 self._workspaces.popitem(last=False)
         self._workspaces.move_to_end(key)
         return self._workspaces[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles leave the workspaces behind: they hold addresses."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_workspace", "_workspaces")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._workspaces = OrderedDict()
+        self._workspace = self._workspace_for(len(self._data.x), self._shape)
 
     def with_data(self, x: Any, y: Any) -> Objective:
         """The same net, loss and settings on another batch; buffers are shared with this objective."""
