@@ -178,7 +178,7 @@ class Products(Operation):
         for first in range(0, self.geometry.taps, width):
             mine = tap == first
             pairs = np.stack([pixel_out[mine], pixel_in[mine]], axis=1)
-            if self.pixels == self.image_pixels == 1 and len(pairs):     # blocks of lanes take the place of pixels
+            if self.geometry.taps == self.pixels == self.image_pixels == 1:      # blocks of lanes take their place
                 pairs = np.arange(plan.lane_bytes // BLOCK)[:, None].repeat(2, axis=1)
             groups.append([first * self.group_inputs, width * self.group_inputs, plan.tables.put(pairs), len(pairs)])
         return plan.tables.put(groups), len(groups)

@@ -12,6 +12,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from llvmlite import ir
+
 from rop.kernels.compile import PerPrecision, helper, itemsize
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_function
 
@@ -113,11 +115,17 @@ def multiply(c, c_step, rows, a_step, packed, lane_bytes, b_step, bias, bias_ste
 
 
 # ------------------------------------------------------------------------------------------------------------ lane dot
-def _store_dots(e: Emitter, sums: list[Any], place: Any) -> None:
-    """Stores the lane sums of a column's vectors side by side; four at once by a tree of shuffles."""
+def _store_dots(e: Emitter, sums: list[Any], place: Any, add: Any) -> None:
+    """Stores the lane sums of a column's vectors side by side, or adds them to what is there; four at once by a tree
+    of shuffles."""
+    def store(value: Any, place: Any) -> None:
+        before = e.load_as(value.type, place)
+        zero = ir.Constant(value.type, None if isinstance(value.type, ir.VectorType) else 0.0)
+        e.store(e.b.fadd(value, e.b.select(add, before, zero)), place)
+
     if len(sums) < 4:
         for i, vector in enumerate(sums):
-            e.store(e.sum(vector), e.at(place, e.size * i))
+            store(e.sum(vector), e.at(place, e.size * i))
         return
     n = e.lanes
 
@@ -130,15 +138,15 @@ def _store_dots(e: Emitter, sums: list[Any], place: Any) -> None:
         pairs = [interleave(sums[i], sums[i + 1], 4) for i in (0, 2)]          # lanes: 4 of a, 4 of b
         left, right = (e.shuffle(p, p, [0, 1, 4, 5, 2, 3, 6, 7]) for p in pairs)             # 2 of a, 2 of b, again
         quads = interleave(left, right, 4)                                                   # a a b b c c d d
-        e.store(e.b.fadd(e.shuffle(quads, quads, [0, 2, 4, 6]), e.shuffle(quads, quads, [1, 3, 5, 7])), place)
+        store(e.b.fadd(e.shuffle(quads, quads, [0, 2, 4, 6]), e.shuffle(quads, quads, [1, 3, 5, 7])), place)
     else:
         pairs = [interleave(sums[i], sums[i + 1], 2) for i in (0, 2)]          # a a b b
         low = e.shuffle(pairs[0], pairs[1], [0, 2, 4, 6])
         high = e.shuffle(pairs[0], pairs[1], [1, 3, 5, 7])
-        e.store(e.b.fadd(low, high), place)
+        store(e.b.fadd(low, high), place)
 
 
-def _dots(e: Emitter, rows: int, columns: int, d, d_step, terms, a0, b0, a1, b1, a2, b2, pairs, pair_count, blocks,
+def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1, b1, a2, b2, pairs, pair_count, blocks,
           a_pixel, b_pixel, row_bytes) -> None:
     def term(t, sums):
         a_t, b_t = _term(e, t, (a0, a1, a2)), _term(e, t, (b0, b1, b2))
@@ -162,8 +170,9 @@ def _dots(e: Emitter, rows: int, columns: int, d, d_step, terms, a0, b0, a1, b1,
         return e.loop(blocks, sums, block)
 
     sums = e.loop(terms, [e.number(0)] * (rows * columns), term)
+    adds = e.b.icmp_signed("!=", add, const(0))
     for j in range(columns):
-        _store_dots(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))))
+        _store_dots(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))), adds)
 
 
 def _emit_dots(e: Emitter, rows, columns, *rest) -> None:
@@ -172,17 +181,18 @@ def _emit_dots(e: Emitter, rows, columns, *rest) -> None:
                    for m in range(1, DOT_ROWS + 1) for n in range(1, DOT_COLUMNS + 1)})
 
 
-dots = PerPrecision(vector_function(17, _emit_dots))
+dots = PerPrecision(vector_function(18, _emit_dots))
 
 
 @helper
 def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
               a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
     """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
-    of j, address of its pairs of pixels, number of pairs). Four k and three j stay in L1 while the taps go by.
+    of j, address of its pairs of pixels, number of pairs). Four k and three j of one term stay in L1 while the taps go
+    by, so the terms of a convolution are added up in D and not in registers.
     A and B lie as (pixel, row, lane), or grouped: (block of rows, pixel, row in the block, lane). Of one pixel (linear
     layers) the blocks of lanes take the place of pixels."""
-    linear = a_pixels == 1 and b_pixels == 1
+    linear = a_pixels == 1 and b_pixels == 1 and group_count == 1
     columns = peek(groups + 8)
     panels = (columns + DOT_COLUMNS - 1) // DOT_COLUMNS
     for k in range(0, rows, DOT_ROWS):
@@ -194,9 +204,15 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
             n = share(panels, index, columns)
             b = j * (b_pixels if b_grouped else 1) * lane_bytes
             b_pixel = BLOCK if linear else (n if b_grouped else b_rows) * lane_bytes
-            for group in range(groups, groups + 32 * group_count, 32):
-                place = d + ((peek(group) + j) * rows + k) * itemsize
-                dots(m, n, place, itemsize * rows, terms, a0 + a, b0 + b, a1 + a, b1 + b, a2 + a, b2 + b,
-                     peek(group + 16), peek(group + 24), 1 if linear else lane_bytes // BLOCK, a_pixel, b_pixel,
-                     lane_bytes)
+            if linear:
+                dots(m, n, d + (j * rows + k) * itemsize, itemsize * rows, 0, terms, a0 + a, b0 + b, a1 + a, b1 + b,
+                     a2 + a, b2 + b, peek(groups + 16), peek(groups + 24), 1, a_pixel, b_pixel, lane_bytes)
+            else:
+                for term in range(terms):
+                    a_term = a + (a0 if term == 0 else a1 if term == 1 else a2)
+                    b_term = b + (b0 if term == 0 else b1 if term == 1 else b2)
+                    for group in range(groups, groups + 32 * group_count, 32):
+                        place = d + ((peek(group) + j) * rows + k) * itemsize
+                        dots(m, n, place, itemsize * rows, term, 1, a_term, b_term, a_term, b_term, a_term, b_term,
+                             peek(group + 16), peek(group + 24), lane_bytes // BLOCK, a_pixel, b_pixel, lane_bytes)
             j += n

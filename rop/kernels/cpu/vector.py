@@ -46,6 +46,9 @@ class Emitter:
         value.align = self.size if kind is not I64 else 8
         return value
 
+    def load_as(self, kind: Any, address: Any) -> Any:
+        return self._load(kind, address)
+
     def load(self, address: Any) -> Any:
         return self._load(self.vector, address)
 
