@@ -19,6 +19,7 @@ from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_f
 
 PANEL = 6                   # rows of a panel: 6 × 2 accumulators + 2 of B + 1 of A = 15 of 16 registers
 DOT_ROWS, DOT_COLUMNS = 4, 3     # 12 accumulators + 3 held + 1 streamed = 16 registers
+L1 = 32768                  # bytes of cache that the blocks of a lane dot may fill
 SEGMENT = 24                # bytes: first j, byte offset in B, length
 BOTH = (0, VECTOR)          # the two vectors of a block
 
@@ -188,11 +189,12 @@ dots = PerPrecision(vector_function(18, _emit_dots))
 def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
               a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
     """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
-    of j, address of its pairs of pixels, number of pairs). Four k and three j of one term stay in L1 while the taps go
-    by, so the terms of a convolution are added up in D and not in registers.
+    of j, address of its pairs of pixels, number of pairs). Four k and three j stay in L1 while the taps go by; if they
+    do not fit for all terms together, terms are taken one by one and added up in D instead of in registers.
     A and B lie as (pixel, row, lane), or grouped: (block of rows, pixel, row in the block, lane). Of one pixel (linear
     layers) the blocks of lanes take the place of pixels."""
     linear = a_pixels == 1 and b_pixels == 1 and group_count == 1
+    together = linear or terms * (DOT_ROWS * a_pixels + DOT_COLUMNS * b_pixels) * lane_bytes <= L1
     columns = peek(groups + 8)
     panels = (columns + DOT_COLUMNS - 1) // DOT_COLUMNS
     for k in range(0, rows, DOT_ROWS):
@@ -204,15 +206,12 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
             n = share(panels, index, columns)
             b = j * (b_pixels if b_grouped else 1) * lane_bytes
             b_pixel = BLOCK if linear else (n if b_grouped else b_rows) * lane_bytes
-            if linear:
-                dots(m, n, d + (j * rows + k) * itemsize, itemsize * rows, 0, terms, a0 + a, b0 + b, a1 + a, b1 + b,
-                     a2 + a, b2 + b, peek(groups + 16), peek(groups + 24), 1, a_pixel, b_pixel, lane_bytes)
-            else:
-                for term in range(terms):
-                    a_term = a + (a0 if term == 0 else a1 if term == 1 else a2)
-                    b_term = b + (b0 if term == 0 else b1 if term == 1 else b2)
-                    for group in range(groups, groups + 32 * group_count, 32):
-                        place = d + ((peek(group) + j) * rows + k) * itemsize
-                        dots(m, n, place, itemsize * rows, term, 1, a_term, b_term, a_term, b_term, a_term, b_term,
-                             peek(group + 16), peek(group + 24), lane_bytes // BLOCK, a_pixel, b_pixel, lane_bytes)
+            for term in range(1 if together else terms):
+                a_term = a + (a0 if term == 0 else a1 if term == 1 else a2)
+                b_term = b + (b0 if term == 0 else b1 if term == 1 else b2)
+                for group in range(groups, groups + 32 * group_count, 32):
+                    place = d + ((peek(group) + j) * rows + k) * itemsize
+                    dots(m, n, place, itemsize * rows, term, terms if together else 1, a_term, b_term, a1 + a, b1 + b,
+                         a2 + a, b2 + b, peek(group + 16), peek(group + 24), 1 if linear else lane_bytes // BLOCK,
+                         a_pixel, b_pixel, lane_bytes)
             j += n
