@@ -51,7 +51,7 @@ def test_an_epoch_equals_the_same_steps_by_hand(loss: Any, mu: float, dtype: Any
     batches = [(x[order[i : i + BATCH]], y[order[i : i + BATCH]]) for i in range(0, SAMPLES - BATCH + 1, BATCH)]
     expected_w, expected_v, expected = by_hand(net, loss, batches, w, descent.v.astype(np.float64), mu, 6)
     reports = descent.epoch(order, RATE)
-    close = {"rtol": 1e-9, "atol": 1e-10} if dtype == np.float64 else {"rtol": 2e-3, "atol": 2e-4}
+    close: dict[str, Any] = {"rtol": 1e-9, "atol": 1e-10} if dtype == np.float64 else {"rtol": 2e-3, "atol": 2e-4}
     np.testing.assert_allclose(descent.w, expected_w, **close)
     np.testing.assert_allclose(reports, expected, **close)
     if mu:
@@ -61,7 +61,7 @@ def test_an_epoch_equals_the_same_steps_by_hand(loss: Any, mu: float, dtype: Any
 def test_power_iteration_stops_at_the_tolerance() -> None:
     net, (x, y) = network(), data()
     w = net.init(dtype=np.float64)
-    settings = {"batch_size": SAMPLES, "w": w, "dtype": np.float64, "mu": 1e-9, "iterations": 500}
+    settings: dict[str, Any] = {"batch_size": SAMPLES, "w": w, "dtype": np.float64, "mu": 1e-9, "iterations": 500}
     report = Descent(net, rop.CrossEntropy(), x, y, tol=1e-3, **settings).epoch(np.arange(SAMPLES), 0.0)[0]
     assert report[3] < 500 and report[2] <= 1e-3 * report[1]
     exact = Descent(net, rop.CrossEntropy(), x, y, tol=1e-9, **settings).epoch(np.arange(SAMPLES), 0.0)[0]
