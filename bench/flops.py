@@ -31,7 +31,7 @@ from .problems import (
     shape_after,
 )
 
-PASSES = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a vector of `hvp_block`)
+ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a vector of `hvp_block`)
     "grad": (1, 0, 0),
     "hvp": (0, 1, 0),
     "hvp_block": (0, 1, 0),
@@ -57,8 +57,8 @@ class Count:
 
 def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
     """Floating-point operations that `work` needs for one batch, or for an epoch of several."""
-    passes = PASSES[work]
-    products = sum(c.multiplications * c.products[k] * passes[k] for c in count(problem) for k in range(3))
+    times = ORDERS[work]
+    products = sum(c.multiplications * c.products[k] * times[k] for c in count(problem) for k in range(3))
     return 2 * batch * products * (steps if work == "epoch" else 1)
 
 

@@ -156,12 +156,12 @@ class Problem:
         first, second = (rng.standard_normal((self.size, BLOCK), np.float32).astype(dtype) for _ in range(2))
         return first, second
 
-    def epoch(self, dtype: str) -> Epoch:
+    def epoch(self, rows: int, dtype: str) -> Epoch:
         """The rows of an epoch: the same numbers in both precisions."""
         rng = np.random.default_rng(20_240_503)
-        x = rng.standard_normal((self.rows, *self.input_shape), np.float32).astype(dtype, copy=False)
-        y = rng.integers(self.output_shape[0], size=self.rows)
-        return Epoch(x, y, (rng.permutation(self.rows), rng.permutation(self.rows)))
+        x = rng.standard_normal((rows, *self.input_shape), np.float32).astype(dtype, copy=False)
+        y = rng.integers(self.output_shape[0], size=rows)
+        return Epoch(x, y, (rng.permutation(rows), rng.permutation(rows)))
 
 
 def _draw(rng: np.random.Generator, parameter: Parameter) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Shows and saves what runner.py measured: lines while it runs, a table, JSON, plots."""
+"""Shows and saves what runner.py measured: lines while it runs, tables, what was aimed at, JSON, plots."""
 
 from __future__ import annotations
 
@@ -6,12 +6,37 @@ import json
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
-from .engines import ENGINES, WORKS
+from . import growth
+from .engines import ENGINES, SAME, WORKS
+from .runner import middle
 
 Row = dict[str, Any]
+Table = tuple[list[str], list[list[str]]]
 COLOURS = {"rop": "#0072b2", "torch": "#d55e00", "torch.func": "#e69f00", "jax": "#009e73"}
+TORCH = ("torch", "torch.func")
+
+
+class Goal(NamedTuple):
+    """How many times faster than the better of two rivals rop is to be, and how much of the limit it is to reach."""
+
+    problem: str
+    work: str
+    torch: float
+    jax: float
+    of_limit: float | None = None
+
+
+GOALS = (  # two cores, float32, batch 128, medians
+    Goal("forest", "jet", 28, 6, 0.4),
+    Goal("usps", "jet", 6.5, 4.5, 0.65),
+    Goal("wide", "jet", 1.7, 1.1, 0.75),
+    Goal("forest", "step", 22, 3),
+    Goal("usps", "step", 5, 6),
+    Goal("wide", "step", 1.4, 1.0),
+    Goal("forest", "epoch", 10, 2),
+)
 
 
 def duration(seconds: float) -> str:
@@ -27,6 +52,12 @@ def size(count: float) -> str:
     return f"{count / 2**20:.0f} MiB"
 
 
+def about(row: Row) -> str:
+    """The work of a row, for people."""
+    short = row.get("steps", 0) < row.get("all_steps", 0)
+    return WORKS[row["work"]] + (f", {row['steps']} of its {row['all_steps']} steps" if short else "")
+
+
 def slower(row: Row, engine: str, rows: list[Row], key: str = "median_s") -> float | None:
     """How many times slower an engine is than rop at this work (at the same quantities, for works only rop has)."""
     ours = row["engines"].get("rop")
@@ -35,18 +66,25 @@ def slower(row: Row, engine: str, rows: list[Row], key: str = "median_s") -> flo
 
 
 def measured(row: Row, engine: str, rows: list[Row]) -> dict[str, Any] | None:
-    """The measurement of an engine; beside `at_hvp_r2` stands the others' `jet`, which gives the same."""
-    if engine not in row["engines"] and row["work"] == "at_hvp_r2":
-        same = ("problem", "batch", "dtype")
-        for other in rows:
-            if other["work"] == "jet" and all(other[key] == row[key] for key in same):
-                return other["engines"].get(engine)
+    """The measurement of an engine; beside a work that only rop has stands the others' that gives the same."""
+    if engine not in row["engines"] and row["work"] in SAME:
+        other = find(rows, row["problem"], row["batch"], row["dtype"], SAME[row["work"]])
+        return other["engines"].get(engine) if other else None
     return row["engines"].get(engine)
+
+
+def find(rows: list[Row], problem: str, batch: int, dtype: str, work: str) -> Row | None:
+    """The row of a measurement, if it was made and not refused."""
+    key = problem, batch, dtype, work
+    same = (row for row in rows if (row["problem"], row["batch"], row["dtype"], row["work"]) == key)
+    return next((row for row in same if row["status"] == "ok"), None)
 
 
 def line(row: Row) -> str:
     """One row as it is measured: `usps 128 float32 loss+grad+Hv+R²: rop 5.9 ms, torch 31.8 ms (5.4×)`."""
-    head = f"{row['problem']} {row['batch']} {row['dtype']} {WORKS[row['work']]}: "
+    head = f"{row['problem']} {row['batch']} {row['dtype']} {about(row)}: "
+    if "axis" in row:
+        head = f"{about(row)}, {row['axis']} {row['value']}: "
     if row["status"] != "ok":
         return head + "REFUSED, " + row["message"]
     parts = []
@@ -56,14 +94,15 @@ def line(row: Row) -> str:
     return head + ", ".join(parts)
 
 
-def table(result: dict[str, Any], key: str = "median_s") -> tuple[list[str], list[list[str]]]:
-    """Head and rows of the table: times, × rop, the limit and how much of it rop (or the first engine) reaches."""
+# ------------------------------------------------------------------------------------------------------------- tables
+def table(result: dict[str, Any], key: str = "median_s") -> Table:
+    """Times, × rop, the limit and how much of it rop (or the first engine) reaches."""
     rows = result["rows"]
     names = [name for name in ENGINES if any(name in row["engines"] for row in rows)]
     head = ["problem", "batch", "dtype", "work", *names, "limit", "reached"]
     body = []
     for row in rows:
-        cells = [row["problem"], str(row["batch"]), row["dtype"], WORKS[row["work"]]]
+        cells = [row["problem"], str(row["batch"]), row["dtype"], about(row)]
         if row["status"] != "ok":
             body.append([*cells, "refused", *[""] * (len(head) - 5)])
             continue
@@ -76,10 +115,10 @@ def table(result: dict[str, Any], key: str = "median_s") -> tuple[list[str], lis
     return head, body
 
 
-def memory_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Peak memory while loss+grad+Hv+R² is timed, and what the first calls took."""
+def memory_table(result: dict[str, Any]) -> Table:
+    """Peak memory while loss+grad+Hv+R² is timed, whether rop needs less than torch, and what the first calls took."""
     names = [name for name in ENGINES if any(name in row["engines"] for row in result["rows"])]
-    head = ["problem", "batch", "dtype", *(f"{name}: peak, first call" for name in names)]
+    head = ["problem", "batch", "dtype", *(f"{name}: peak, first call" for name in names), "rop below torch"]
     body = []
     for row in result["rows"]:
         if row["status"] == "ok" and row["work"] == "jet":
@@ -88,8 +127,80 @@ def memory_table(result: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
                 engine = row["engines"].get(name)
                 first = duration(engine["first_call_s"][engine["way"]]) if engine else ""
                 cells.append(f"{size(engine['peak_bytes'])}, {first}" if engine else "")
-            body.append(cells)
+            body.append([*cells, {True: "yes", False: "NO", None: ""}[below(row)]])
     return head, body
+
+
+def below(row: Row) -> bool | None:
+    """Whether the process of rop needed less memory than that of torch."""
+    ours, theirs = row["engines"].get("rop"), row["engines"].get("torch")
+    return ours["peak_bytes"] < theirs["peak_bytes"] if ours and theirs else None
+
+
+def growth_table(result: dict[str, Any]) -> Table:
+    """The slopes."""
+    head = ["growth with", "engine", "points", "slope of its time", "of the operations", "against"]
+    body = [[entry["axis"], entry["engine"], str(entry["points"]), f"{entry['slope']:.2f}",
+             f"{entry['flops_slope']:.2f}", entry["against"]] for entry in result["slopes"]]  # fmt: skip
+    return head, body
+
+
+def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was measured beside what was aimed at; rows that were not run, or run shortened, are left out or say so."""
+    entries = []
+    for goal in GOALS:
+        row = find(result["rows"], goal.problem, 128, "float32", goal.work)
+        if row is None or "rop" not in row["engines"]:
+            continue
+        rivals = [ratio for name in TORCH if (ratio := slower(row, name, []))]
+        reached = {
+            "torch": min(rivals) if rivals else None,
+            "jax": slower(row, "jax", []),
+            "of_limit": row["engines"]["rop"]["of_limit"] if goal.of_limit else None,
+        }
+        wanted = {"torch": goal.torch, "jax": goal.jax, "of_limit": goal.of_limit}
+        met = {name: value >= (wanted[name] or 0) for name, value in reached.items() if value is not None}
+        entries.append({"problem": goal.problem, "work": goal.work, "about": about(row), "measured": reached,
+                        "wanted": wanted, "met": met})  # fmt: skip
+    return entries
+
+
+def goals_table(result: dict[str, Any]) -> Table:
+    """× faster than torch (the faster of its two engines) and JAX, and the part of the limit."""
+    body = []
+    for entry in goals(result):
+        cells = [f"{entry['problem']}, {entry['about']}"]
+        for name in ("torch", "jax", "of_limit"):
+            wanted, value = entry["wanted"][name], entry["measured"][name]
+            shown = "" if value is None else f"{value:.2f}" if value < 10 else f"{value:.1f}"
+            cells.append("" if wanted is None else f"{shown or '–'} / {wanted:g}" + mark(entry["met"].get(name)))
+        body.append(cells)
+    return ["measured / wanted", "× faster than torch", "× faster than JAX", "of the limit"], body
+
+
+def mark(met: bool | None) -> str:
+    return {True: " ✓", False: " ✗", None: ""}[met]
+
+
+def remarks(result: dict[str, Any]) -> list[str]:
+    """What is promised beside the times: memory below torch's, a block of vectors cheaper than single ones."""
+    lines = []
+    rows = [row for row in result["rows"] if row["status"] == "ok"]
+    judged = {f"{r['problem']} {r['batch']} {r['dtype']}": below(r) for r in rows if r["work"] == "jet"}
+    judged = {name: less for name, less in judged.items() if less is not None}
+    if judged:
+        above = [name for name, less in judged.items() if not less]
+        verdict = f"NOT for {', '.join(above)}" if above else f"in all {len(judged)} cases"
+        lines.append(f"peak memory of rop below torch's for loss+grad+Hv+R²: {verdict}")
+    ratios = []
+    for row in rows:
+        single = find(rows, row["problem"], row["batch"], row["dtype"], "hvp")
+        if row["work"] == "hvp_block" and single and "rop" in row["engines"] and "rop" in single["engines"]:
+            ratio = row["engines"]["rop"]["median_s"] / single["engines"]["rop"]["median_s"]
+            ratios.append(f"{row['problem']} {row['batch']} {row['dtype']} {ratio:.2f}{mark(ratio < 1)}")
+    if ratios:
+        lines.append(f"one Hv of a block, in single ones (rop): {', '.join(ratios)}")
+    return lines
 
 
 def show(result: dict[str, Any], file: TextIO | None = None) -> None:
@@ -98,12 +209,19 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
     environment = result["environment"]
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} Gflop/s" for dtype, rate in result["gemm_flops_per_s"].items())
-    _print_table("Medians; (×) how many times that of rop", *table(result), file)
-    _print_table("Minima", *table(result, "min_s"), file)
-    head, body = memory_table(result)
-    if body:
-        _print_table("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", head, body, file)
-    print(f"{environment['cpu']}, {environment['threads']} threads; {versions}", file=file)
+    threads = environment["threads"]
+    for title, (head, body) in (
+        ("Medians; (×) how many times that of rop; limit, and the part of it that rop reaches", table(result)),
+        ("Minima", table(result, "min_s")),
+        ("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", memory_table(result)),
+        ("Growth of loss+grad+Hv+R²: slopes on logarithmic axes, upper half of the points", growth_table(result)),
+        (f"Measured and wanted (on two cores): {threads} threads, float32, batch 128, medians", goals_table(result)),
+    ):
+        if body:
+            _print_table(title, head, body, file)
+    for remark in remarks(result):
+        print(remark, file=file)
+    print(f"{environment['cpu']}, {threads} threads; {versions}", file=file)
     if rates:
         print(f"limit: flops the recursion needs ÷ rate of a matrix product ({rates})", file=file)
     print(f"answers compared with {result['reference']}, before timing", file=file)
@@ -134,75 +252,113 @@ def _print_table(title: str, head: list[str], body: list[list[str]], file: TextI
 
 def save_json(result: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    whole = {**result, "goals": goals(result)}
+    path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
 # -------------------------------------------------------------------------------------------------------------- plots
-def plots(result: dict[str, Any], folder: Path) -> list[Path]:
-    """Time by engine, cost relative to a gradient, growth with the batch; the files that were written."""
+def plots(result: dict[str, Any], folder: Path, name: str = "") -> list[Path]:
+    """Time by engine, cost relative to a gradient, growth; the files that were written, each starting with the name."""
     import matplotlib
 
     matplotlib.use("Agg")
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    figures = {}
     for dtype in result["settings"]["dtypes"]:
         rows = [row for row in result["rows"] if row["dtype"] == dtype and row["status"] == "ok"]
-        for name, draw in (("time", _time), ("relative", _relative), ("batch", _batch)):
-            figure = draw(rows)
-            if figure is not None:
-                environment = result["environment"]
-                figure.supxlabel(f"{environment['cpu']}, {environment['threads']} threads, {dtype}", fontsize=8)
-                path = folder / f"{name}-{dtype}.png"
-                figure.savefig(path, dpi=150)
-                written.append(path)
+        for plot, draw in (("time", _time), ("relative", _relative), ("batch", _batch)):
+            figures[f"{plot}-{dtype}"] = dtype, draw(rows)
+    grown = [row for row in result["growth"] if row["status"] == "ok"]
+    figures["growth"] = growth.DTYPE, _growth(grown, result["slopes"])
+    written = []
+    for plot, (dtype, figure) in figures.items():
+        if figure is not None:
+            environment = result["environment"]
+            figure.supxlabel(f"{environment['cpu']}, {environment['threads']} threads, {dtype}, medians", fontsize=8)
+            written.append(folder / (f"{name}-{plot}.png" if name else f"{plot}.png"))
+            figure.savefig(written[-1], dpi=150)
     return written
 
 
-def _figure(panels: int) -> tuple[Any, list[Any]]:
+def _figure(panels: int, columns: int = 3) -> tuple[Any, list[Any]]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.5 * min(panels, 3) + 1, 3.4 * -(-panels // 3)), layout="constrained")
-    axes = figure.subplots(-(-panels // 3), min(panels, 3), squeeze=False).ravel().tolist()
+    across, down = min(panels, columns), -(-panels // columns)
+    figure = Figure(figsize=(4.2 * across, 3.2 * down + 0.4), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
     for unused in axes[panels:]:
         unused.set_visible(False)
     return figure, axes[:panels]
 
 
-def _middle(values: list[int]) -> int:
-    return 128 if 128 in values else sorted(values)[len(values) // 2]
+def _names(rows: list[Row]) -> list[str]:
+    return [name for name in ENGINES if any(name in row["engines"] for row in rows)]
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
+
+
+def _plain_ticks(axis: Any, values: list[int]) -> None:
+    """The measured values themselves as ticks of a logarithmic axis, as many as there is room for."""
+    from matplotlib.ticker import NullLocator
+
+    shown = values[:: -(-len(values) // 6)]
+    axis.set_ticks(shown, [str(value) for value in shown])
+    axis.set_minor_locator(NullLocator())
 
 
 def _time(rows: list[Row]) -> Any:
-    """loss+grad+Hv+R² by engine, one group of bars per problem, the limit as a line."""
-    jets = [row for row in rows if row["work"] == "jet"]
-    if not jets:
+    """Jets and steps by engine, one group of bars per problem, the limit as a line; an epoch beside them."""
+    if not rows:
         return None
-    batch = _middle([row["batch"] for row in jets])
-    jets = [row for row in jets if row["batch"] == batch]
-    names = [name for name in ENGINES if any(name in row["engines"] for row in jets)]
-    figure, (axes,) = _figure(1)
-    figure.set_size_inches(max(6, 1.5 * len(jets)), 3.8)
-    width = 0.8 / len(names)
-    for j, name in enumerate(names):
-        at = [k + (j - (len(names) - 1) / 2) * width for k, row in enumerate(jets) if name in row["engines"]]
-        heights = [1e3 * row["engines"][name]["median_s"] for row in jets if name in row["engines"]]
-        axes.bar(at, heights, width * 0.94, label=name, color=COLOURS[name])
-    for k, row in enumerate(jets):
-        axes.hlines(1e3 * row["limit_s"], k - 0.42, k + 0.42, colors="black", linestyles="dotted",
-                    label=None if k else "limit")  # fmt: skip
-    axes.set_xticks(range(len(jets)), [row["problem"] for row in jets])
-    axes.set(yscale="log", ylabel="ms", title=f"loss + gradient + Hv + R², batch {batch}")
-    axes.margins(y=0.12)
-    axes.legend(fontsize=8, ncols=len(names) + 1)
+    batch = middle(row["batch"] for row in rows)
+    by_work = {work: [row for row in rows if row["work"] == work and row["batch"] == batch]
+               for work in ("jet", "step", "epoch")}  # fmt: skip
+    by_work = {work: chosen for work, chosen in by_work.items() if chosen}
+    if "jet" not in by_work:
+        return None
+    from matplotlib.figure import Figure
+
+    groups = [len(chosen) for chosen in by_work.values()]
+    figure = Figure(figsize=(max(6.0, 0.5 + 0.95 * sum(groups) + 0.9 * len(groups)), 4.4), layout="constrained")
+    panels = figure.subplots(1, len(groups), width_ratios=[count + 0.3 for count in groups], squeeze=False)[0]
+    for axes, (work, chosen) in zip(panels, by_work.items(), strict=True):
+        names = _names(chosen)
+        width = 0.84 / len(names)
+        for j, name in enumerate(names):
+            there = [(k, row) for k, row in enumerate(chosen) if name in row["engines"]]
+            at = [k + (j - (len(names) - 1) / 2) * width for k, _ in there]
+            heights = [1e3 * row["engines"][name]["median_s"] for _, row in there]
+            bars = axes.bar(at, heights, width * 0.94, color=COLOURS[name], label=name)
+            ratios = [slower(row, name, []) if name != "rop" else None for _, row in there]
+            axes.bar_label(bars, [_times(ratio) for ratio in ratios], fontsize=6.5, padding=1)
+        for k, row in enumerate(chosen):
+            axes.hlines(1e3 * row["limit_s"], k - 0.45, k + 0.45, colors="black", linestyles=(0, (1, 1)),
+                        label=None if k else "limit of the machine")  # fmt: skip
+        axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen], rotation=25, ha="right",
+                        rotation_mode="anchor")  # fmt: skip
+        whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
+        title = {"jet": "loss + ∇f + Hv + R²", "step": "step, 10 power iterations",
+                 "epoch": "SGD epoch" if whole else f"{chosen[0]['steps']} SGD steps"}[work]  # fmt: skip
+        axes.margins(y=0.08)
+        axes.set(yscale="log", title=title, xlim=(-0.6, len(chosen) - 0.4))
+        axes.title.set_fontsize(10)
+        axes.grid(axis="y", which="major", linewidth=0.4)
+        axes.set_axisbelow(True)
+    panels[0].set_ylabel("ms")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
+                  title=f"Time at batch {batch}, and how many times that of rop")  # fmt: skip
     return figure
 
 
 def _relative(rows: list[Row]) -> Any:
     """What Hv and the whole jet cost in gradients of the same engine."""
-    batches = [row["batch"] for row in rows]
     if not {"grad", "hvp", "jet"} <= {row["work"] for row in rows}:
         return None
-    rows = [row for row in rows if row["batch"] == _middle(batches)]
+    batch = middle(row["batch"] for row in rows)
+    rows = [row for row in rows if row["batch"] == batch]
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     figure, panels = _figure(len(problems))
     for axes, problem in zip(panels, problems, strict=True):
@@ -211,17 +367,31 @@ def _relative(rows: list[Row]) -> Any:
         for j, work in enumerate(("hvp", "jet")):
             cost = [of[work][name]["median_s"] / of["grad"][name]["median_s"] for name in names]
             at = [k + (j - 0.5) * 0.4 for k in range(len(names))]
-            bars = axes.bar(at, cost, 0.37, color=[COLOURS[name] for name in names], alpha=0.55 + 0.45 * j)
-            axes.bar_label(bars, [f"{value:.1f}" for value in cost], fontsize=7)
+            bars = axes.bar(at, cost, 0.37, color=[COLOURS[name] for name in names], alpha=0.5 + 0.5 * j)
+            axes.bar_label(bars, [f"{value:.1f}" for value in cost], fontsize=8, padding=1)
         axes.set_xticks(range(len(names)), names)
-        axes.margins(y=0.12)
+        axes.margins(y=0.14)
         axes.set(title=problem, ylabel="gradients")
-    figure.suptitle("Cost in gradients of the same engine: Hv (pale), loss + gradient + Hv + R² (full)", fontsize=10)
+        axes.title.set_fontsize(10)
+    figure.suptitle(f"Cost in gradients of the same engine, batch {batch}: Hv (pale), loss + ∇f + Hv + R² (full)",
+                    fontsize=10)  # fmt: skip
     return figure
 
 
+def _lines(axes: Any, points: list[tuple[float, Row]]) -> None:
+    """Time over one quantity: a line per engine, the limit dotted."""
+    for name in ENGINES:
+        at = [(x, 1e3 * row["engines"][name]["median_s"]) for x, row in points if name in row["engines"]]
+        if at:
+            axes.plot(*zip(*at, strict=True), "o-", color=COLOURS[name], label=name, markersize=4)
+    axes.plot([x for x, _ in points], [1e3 * row["limit_s"] for _, row in points], "k:", label="limit of the machine")
+    axes.set(xscale="log", yscale="log", ylabel="ms")
+    axes.grid(which="major", linewidth=0.4)
+    axes.title.set_fontsize(10)
+
+
 def _batch(rows: list[Row]) -> Any:
-    """Growth with the batch."""
+    """Growth with the batch, problem by problem."""
     jets = [row for row in rows if row["work"] == "jet"]
     if len({row["batch"] for row in jets}) < 2:
         return None
@@ -229,12 +399,29 @@ def _batch(rows: list[Row]) -> Any:
     figure, panels = _figure(len(problems))
     for axes, problem in zip(panels, problems, strict=True):
         mine = sorted((row for row in jets if row["problem"] == problem), key=lambda row: row["batch"])
-        for name in ENGINES:
-            points = [(row["batch"], 1e3 * row["engines"][name]["median_s"]) for row in mine if name in row["engines"]]
-            if points:
-                axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[name], label=name)
-        axes.plot([row["batch"] for row in mine], [1e3 * row["limit_s"] for row in mine], "k:", label="limit")
-        axes.set(xscale="log", yscale="log", title=problem, xlabel="batch", ylabel="ms")
-    panels[0].legend(fontsize=8)
-    figure.suptitle("loss + gradient + Hv + R²", fontsize=10)
+        _lines(axes, [(row["batch"], row) for row in mine])
+        axes.set(title=problem, xlabel="batch")
+        _plain_ticks(axes.xaxis, [row["batch"] for row in mine])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
+                  title="loss + ∇f + Hv + R²")  # fmt: skip
+    return figure
+
+
+def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Any:
+    """Growth with width, depth and batch."""
+    axes_measured = [axis for axis in growth.AXES if any(row["axis"] == axis.name for row in rows)]
+    if not axes_measured:
+        return None
+    figure, panels = _figure(len(axes_measured))
+    for axes, axis in zip(panels, axes_measured, strict=True):
+        mine = [row for row in rows if row["axis"] == axis.name]
+        _lines(axes, [(row["value"], row) for row in mine])
+        fitted = [f"{entry['engine']} {entry['slope']:.2f}" for entry in slopes if entry["axis"] == axis.name]
+        axes.set(title=axis.about, xlabel=f"{axis.name}\nslope against {axis.against}: {', '.join(fitted)}")
+        axes.xaxis.label.set_fontsize(9)
+        _plain_ticks(axes.xaxis, [row["value"] for row in mine])
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
+                  title="loss + ∇f + Hv + R²")  # fmt: skip
     return figure

@@ -25,13 +25,16 @@ from typing import Any
 
 import numpy as np
 
-from .engines import ENGINES, RETURNS, WORKS, missing
+from . import growth
+from .engines import ENGINES, RETURNS, SAME, UNITS, WORKS, missing
 from .flops import flops
 from .problems import MAIN, Problem
-from .worker import fitting
+from .worker import CHECKED_STEPS, fitting
 
-SCHEMA = 1
+SCHEMA = 2
 TOLERANCE = {"float64": 1e-8, "float32": 1e-3}  # ‖a − b‖ / ‖b‖ against the float64 reference
+LOOSER = {"epoch": 10.0}  # the tolerance of a work, in tolerances: rounding adds up over the steps
+EVERYWHERE = ("grad", "hvp", "jet")  # in a thin run the other works are measured at batch 128 in float32 only
 REFERENCES = ("torch", "jax", "torch.func", "rop")  # the first one that is there computes the reference
 PAUSE = 0.02  # seconds between bursts: by then the threads of the engine before have stopped spinning
 
@@ -40,30 +43,58 @@ Answer = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Settings:
+    """What is measured: all combinations; or a `thin` selection of them, float64 and the longer works at one batch."""
+
     problems: tuple[Problem, ...] = MAIN
     batches: tuple[int, ...] = (32, 128, 512)
     dtypes: tuple[str, ...] = ("float32", "float64")
     engines: tuple[str, ...] = tuple(ENGINES)
     works: tuple[str, ...] = tuple(WORKS)
     threads: int = 0  # 0: as many as there are cores
-    rounds: int = 15
+    rounds: int = 11
     burst: float = 0.05  # seconds of one turn
-    patience: float = 30.0  # seconds for the timing of a row: on a slow machine there are fewer turns, at least 3
+    patience: float = 6.0  # seconds for the timing of a row: of long calls there are fewer turns, at least 3
+    epoch_steps: int = 0  # at most so many steps of an epoch; 0: all of them
+    thin: bool = False
+    growth: bool = False  # also growth with width, depth and batch
 
     def resolved(self) -> Settings:
         return replace(self, threads=self.threads or cores())
 
+    def steps(self, problem: Problem, batch: int) -> int:
+        """Of an epoch; the last partial batch is left out."""
+        return min(problem.rows // batch, self.epoch_steps or problem.rows)
+
+    def works_at(self, problem: Problem, batch: int, dtype: str) -> tuple[str, ...]:
+        works = [work for work in self.works if work != "epoch" or self.steps(problem, batch)]
+        if self.thin:
+            main_batch, main_dtype = batch == middle(self.batches), dtype == self.dtypes[0]
+            if not main_batch and not main_dtype:
+                return ()
+            if not main_batch or not main_dtype:
+                works = [work for work in works if work in EVERYWHERE]
+        return tuple(works)
+
+
+def middle(batches: Iterable[int]) -> int:
+    """The batch size that stands for all of them."""
+    known = sorted(set(batches))
+    return 128 if 128 in known else known[len(known) // 2]
+
 
 def quick(settings: Settings) -> Settings:
-    """A run that ends within two minutes: two problems, one batch size, one precision, fewer rounds."""
-    names = ("forest", "usps")
+    """A run that ends within two minutes: three problems, one batch size, one precision, fewer works and rounds."""
+    names = ("forest", "usps", "wide")
     return replace(
         settings,
         problems=tuple(p for p in MAIN if p.name in names) if settings.problems == MAIN else settings.problems,
         batches=(128,) if settings.batches == Settings.batches else settings.batches,
         dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
-        rounds=8,
-        patience=5.0,
+        works=("grad", "hvp", "jet", "step", "epoch") if settings.works == Settings.works else settings.works,
+        rounds=5,
+        burst=0.03,
+        patience=3.0,
+        epoch_steps=100,
     )
 
 
@@ -150,9 +181,9 @@ def cores() -> int:
 
 
 # ------------------------------------------------------------------------------------------------------- the comparison
-def compare(answer: Answer, reference: Answer, dtype: str, who: str) -> dict[str, float]:
+def compare(answer: Answer, reference: Answer, dtype: str, who: str, looser: float = 1.0) -> dict[str, float]:
     """Relative errors of all quantities of an answer; a Mismatch if one of them is too large."""
-    errors = {}
+    errors, tolerance = {}, TOLERANCE[dtype] * looser
     for name, expected in reference.items():
         got = answer.get(name)
         if got is None:
@@ -161,10 +192,10 @@ def compare(answer: Answer, reference: Answer, dtype: str, who: str) -> dict[str
             raise Mismatch(f"{who}: {name} has {got.size} entries where the reference has {expected.size}")
         scale = float(np.linalg.norm(expected)) or 1.0
         errors[name] = float(np.linalg.norm(got - expected)) / scale
-        if not errors[name] <= TOLERANCE[dtype]:  # NaN is refused too
+        if not errors[name] <= tolerance:  # NaN is refused too
             raise Mismatch(
                 f"{who}: {name} is off by {errors[name]:.1e} from the float64 reference, "
-                f"{TOLERANCE[dtype]:.0e} is allowed in {dtype}"
+                f"{tolerance:.0e} is allowed in {dtype}"
             )
     return errors
 
@@ -190,9 +221,11 @@ class Run:
     def __init__(self, settings: Settings, say: Say = lambda text: None, row_done: RowDone = lambda row: None):
         self.settings = settings.resolved()
         self.say, self.row_done = say, row_done
+        self.place = ""  # how far the run is
         self.notes: list[str] = []
         self.failures: list[str] = []
         self.rows: list[dict[str, Any]] = []
+        self.growth_rows: list[dict[str, Any]] = []
         self.processes: list[dict[str, Any]] = []
         self.rates: dict[str, float] = {}
         self.versions: dict[str, str] = {"python": platform.python_version()}
@@ -216,35 +249,60 @@ class Run:
             return self.result()
         with tempfile.TemporaryDirectory(prefix="rop-bench-") as folder:
             scratch = Path(folder)
-            gemm = Client("gemm", self.settings.threads, scratch)
-            referee = Client(self.reference, self.settings.threads, scratch)
+            self.gemm = Client("gemm", self.settings.threads, scratch)
+            self.referee = Client(self.reference, self.settings.threads, scratch)
             try:
-                for problem in self.settings.problems:
-                    for batch in self.settings.batches:
-                        references = self.references(problem, batch, referee, scratch)
-                        for dtype in self.settings.dtypes:
-                            self.group(problem, batch, dtype, references, gemm, scratch)
+                self.problems(scratch)
+                if self.settings.growth:
+                    self.growth(scratch)
             finally:
-                close([gemm, referee])
+                close([self.gemm, self.referee])
         return self.result()
 
-    def references(self, problem: Problem, batch: int, referee: Client, scratch: Path) -> dict[str, Answer]:
-        """Every quantity by the reference engine, in float64."""
-        self.say(f"{problem.name}, batch {batch}: the float64 reference by {self.reference}")
-        referee.ask("prepare", problem=problem.name, batch=batch, dtype="float64")
-        file = scratch / "reference.npz"
-        referee.ask("answer", work="jet", file=str(file))
-        whole = next(iter(load(file).values()))
-        referee.ask("forget")
-        return {work: {name: whole[name] for name in names} for work, names in RETURNS.items()}
+    def tell(self, text: str) -> None:
+        self.say(self.place + text)
+
+    def problems(self, scratch: Path) -> None:
+        """Every problem at every batch size, in every precision."""
+        plan = [(problem, batch) for problem in self.settings.problems for batch in self.settings.batches]
+        for done, (problem, batch) in enumerate(plan, 1):
+            self.place = f"[{done}/{len(plan)}] "
+            works = {dtype: self.settings.works_at(problem, batch, dtype) for dtype in self.settings.dtypes}
+            wanted = tuple(dict.fromkeys(work for some in works.values() for work in some))
+            if wanted:
+                label = f"{problem.name}, batch {batch}"
+                references = self.references(label, problem, batch, wanted, scratch)
+                for dtype, some in works.items():
+                    if some:
+                        self.group(f"{label}, {dtype}", problem, batch, dtype, some, references, scratch)
+
+    def references(
+        self, label: str, problem: Problem, batch: int, works: tuple[str, ...], scratch: Path
+    ) -> dict[str, Answer]:
+        """Every quantity of the works by the reference engine, in float64; one jet serves all that it contains."""
+        self.tell(f"{label}: the float64 reference by {self.reference}")
+        steps = self.settings.steps(problem, batch)
+        self.referee.ask("prepare", problem=problem.name, batch=batch, dtype="float64", steps=steps)
+        whole: dict[str, Answer] = {}
+        result = {}
+        for work in works:
+            source = "jet" if set(RETURNS[work]) <= set(RETURNS["jet"]) else SAME.get(work, work)
+            if source not in whole:
+                file = scratch / "reference.npz"
+                self.referee.ask("answer", work=source, file=str(file))
+                whole[source] = next(iter(load(file).values()))
+            result[work] = {name: whole[source][name] for name in RETURNS[work]}
+        self.referee.ask("forget")
+        return result
 
     def group(
-        self, problem: Problem, batch: int, dtype: str, references: dict[str, Answer], gemm: Client, scratch: Path
-    ) -> None:
-        """All works of one problem, batch size and precision, in new processes."""
-        label = f"{problem.name}, batch {batch}, {dtype}"
-        self.say(f"{label}: starting {', '.join(self.engines)}")
+        self, label: str, problem: Problem, batch: int, dtype: str, chosen: tuple[str, ...],
+        references: dict[str, Answer], scratch: Path,
+    ) -> None:  # fmt: skip
+        """The chosen works of one problem, batch size and precision, in new processes."""
+        self.tell(f"{label}: starting {', '.join(self.engines)}")
         clients = {name: Client(name, self.settings.threads, scratch) for name in self.engines}
+        steps = self.settings.steps(problem, batch)
         try:
             works: dict[str, list[str]] = {}
             for client in clients.values():
@@ -254,7 +312,7 @@ class Run:
                     hello = client.receive()
                     self.versions.update(hello["versions"])
                     baseline = client.ask("memory")["peak_bytes"]
-                    prepared = client.ask("prepare", problem=problem.name, batch=batch, dtype=dtype)
+                    prepared = client.ask("prepare", problem=problem.name, batch=batch, dtype=dtype, steps=steps)
                     works[name] = prepared["works"]
                     self.processes.append({
                         "problem": problem.name, "batch": batch, "dtype": dtype, "engine": name,
@@ -262,24 +320,63 @@ class Run:
                     })  # fmt: skip
                 except WorkerError as error:
                     self.failures.append(f"{label}: {error}")
-            for work in self.settings.works:
+            for work in chosen:
                 able = {name: clients[name] for name in works if work in works[name]}
                 if able:
-                    row: dict[str, Any] = {
-                        "problem": problem.name, "batch": batch, "dtype": dtype, "work": work,
-                        "parameters": problem.size, "flops": flops(problem, batch, work),
-                        "status": "ok", "engines": {},
-                    }  # fmt: skip
-                    try:
-                        self.say(f"{label}: {WORKS[work]}, comparing answers")
-                        self.check(row, able, references[work], scratch)
-                        self.say(f"{label}: {WORKS[work]}, timing")
-                        self.time(row, able, gemm)
-                    except (Mismatch, WorkerError) as error:
-                        row.update(status="refused", message=str(error), engines={})
-                        self.failures.append(f"{label}, {WORKS[work]}: {error}")
+                    row = self.row(problem, batch, dtype, work)
+                    self.measure(label, row, able, references[work], scratch)
                     self.rows.append(row)
                     self.row_done(row)
+        finally:
+            close(clients.values())
+
+    def row(self, problem: Problem, batch: int, dtype: str, work: str) -> dict[str, Any]:
+        """A row of the result, with nothing measured yet."""
+        steps = self.settings.steps(problem, batch)
+        epoch = {"steps": steps, "all_steps": problem.rows // batch, "checked_steps": min(steps, CHECKED_STEPS)}
+        return {
+            "problem": problem.name, "batch": batch, "dtype": dtype, "work": work, "parameters": problem.size,
+            **(epoch if work == "epoch" else {}),
+            "flops": flops(problem, batch, work, steps), "status": "ok", "engines": {},
+        }  # fmt: skip
+
+    def measure(
+        self, label: str, row: dict[str, Any], able: dict[str, Client], reference: Answer, scratch: Path
+    ) -> None:
+        """Compare, then time; a row with a wrong answer is refused."""
+        about = WORKS[row["work"]]
+        try:
+            self.tell(f"{label}: {about}, comparing answers")
+            self.check(row, able, reference, scratch)
+            self.tell(f"{label}: {about}, timing")
+            self.time(row, able)
+        except (Mismatch, WorkerError) as error:
+            row.update(status="refused", message=str(error), engines={})
+            self.failures.append(f"{label}, {about}: {error}")
+
+    def growth(self, scratch: Path) -> None:
+        """Growth with width, depth and batch: all points of an engine in one process."""
+        work, dtype = growth.WORK, growth.DTYPE
+        clients = {name: Client(name, self.settings.threads, scratch) for name in self.engines if name != "torch.func"}
+        try:
+            for client in clients.values():
+                self.versions.update(client.ask("hello")["versions"])
+            for axis in growth.AXES:
+                for done, (value, _, _) in enumerate(axis.points, 1):
+                    self.place = f"[{axis.name} {done}/{len(axis.points)}] "
+                    problem, batch = axis.problem(value)
+                    label = f"{problem.about}, batch {batch}"
+                    references = self.references(label, problem, batch, (work,), scratch)
+                    able = {name: c for name, c in clients.items() if name == "rop" or value in axis.rivals}
+                    row = {"axis": axis.name, "value": value, **self.row(problem, batch, dtype, work)}
+                    for client in able.values():
+                        client.ask("prepare", problem=problem.name, batch=batch, dtype=dtype)
+                    if able:
+                        self.measure(label, row, able, references[work], scratch)
+                        self.growth_rows.append(row)
+                        self.row_done(row)
+        except WorkerError as error:
+            self.failures.append(f"growth: {error}")
         finally:
             close(clients.values())
 
@@ -291,12 +388,13 @@ class Run:
             errors = {}
             for way, answer in load(file).items():
                 who = name if len(first) == 1 else f"{name} ({way})"
-                errors[way] = compare(answer, reference, row["dtype"], who)
+                errors[way] = compare(answer, reference, row["dtype"], who, LOOSER.get(row["work"], 1.0))
             row["engines"][name] = {"first_call_s": first, "error": errors}
 
-    def time(self, row: dict[str, Any], able: dict[str, Client], gemm: Client) -> None:
+    def time(self, row: dict[str, Any], able: dict[str, Client]) -> None:
         """Bursts in turns; the matrix product whose rate is the limit takes its turn too."""
-        calls, seconds = {}, {}
+        calls, seconds, warm = {}, {}, {}
+        unit = UNITS.get(row["work"], 1)
         for name, client in able.items():
             client.ask("forget")
             chosen = client.ask("choose", work=row["work"])
@@ -304,6 +402,7 @@ class Run:
             measured["way"], measured["tried_s"] = chosen["way"], chosen["tried"]
             measured["error"] = measured["error"][chosen["way"]]
             calls[name], seconds[name] = fitting(chosen["seconds"], self.settings.burst), list[float]()
+            warm[name] = chosen["seconds"] < self.settings.burst  # in a longer call nothing stays cold for long
         dtype = row["dtype"]
         start = time.perf_counter()
         for turn in range(self.settings.rounds):
@@ -312,20 +411,21 @@ class Run:
             for name, client in able.items():
                 time.sleep(PAUSE)
                 way = row["engines"][name]["way"]
-                seconds[name] += client.ask("time", work=row["work"], way=way, calls=calls[name])["seconds"]
+                burst = client.ask("time", work=row["work"], way=way, calls=calls[name], warm=warm[name])
+                seconds[name] += burst["seconds"]
             time.sleep(PAUSE)
-            self.rates[dtype] = max(self.rates.get(dtype, 0.0), gemm.ask("gemm", dtype=dtype)["rate"])
+            self.rates[dtype] = max(self.rates.get(dtype, 0.0), self.gemm.ask("gemm", dtype=dtype)["rate"])
         for name, client in able.items():
             row["engines"][name].update(
-                median_s=statistics.median(seconds[name]),
-                min_s=min(seconds[name]),
+                median_s=statistics.median(seconds[name]) / unit,
+                min_s=min(seconds[name]) / unit,
                 calls=len(seconds[name]),
                 peak_bytes=client.ask("memory")["peak_bytes"],
             )
 
     def result(self) -> dict[str, Any]:
         """Everything measured, with the limit beside every time."""
-        for row in self.rows:
+        for row in self.rows + self.growth_rows:
             if row["status"] == "ok":
                 row["limit_s"] = row["flops"] / self.rates[row["dtype"]]
                 for measured in row["engines"].values():
@@ -342,6 +442,8 @@ class Run:
             "tolerance": TOLERANCE,
             "gemm_flops_per_s": self.rates,
             "rows": self.rows,
+            "growth": self.growth_rows,
+            "slopes": growth.slopes(self.growth_rows),
             "processes": self.processes,
             "notes": self.notes,
             "failures": self.failures,

@@ -1,12 +1,12 @@
 """One process per engine: reads commands as JSON lines from standard input, answers each with one JSON line.
 
-    {"do": "hello"}                                       → versions, seconds that importing took
-    {"do": "prepare", "problem", "batch", "dtype"}        → seconds
-    {"do": "answer", "work", "file"}                      → saves what every way gives; seconds of each first call
-    {"do": "choose", "work"}                              → the fastest way and its seconds per call
-    {"do": "time", "work", "way", "calls"}                → seconds of each call
-    {"do": "forget"} {"do": "memory"}                     → drop what is kept; peak memory since then
-    {"do": "gemm", "dtype"}                               → the rate of matrix products, flop/s (engine "gemm" only)
+    {"do": "hello"}                                          → versions, seconds that importing took
+    {"do": "prepare", "problem", "batch", "dtype", "steps"}  → seconds; the steps are those of an epoch
+    {"do": "answer", "work", "file"}                         → saves what every way gives; seconds of each first call
+    {"do": "choose", "work"}                                 → the fastest way and its seconds per call
+    {"do": "time", "work", "way", "calls", "warm"}           → seconds of each call; warm: after some that do not count
+    {"do": "forget"} {"do": "memory"}                        → drop what is kept; peak memory since then
+    {"do": "gemm", "dtype"}                                  → rate of matrix products, flop/s (engine "gemm" only)
 
 An error is an answer too: {"error": …}. The process ends with its standard input.
 """
@@ -26,8 +26,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+CHECKED_STEPS = 100  # of an epoch, when answers are compared: later, rounding has taken precisions too far apart
 WARM_UP = 3, 0.005  # before the first call that is recorded: so many calls, but no further one after so many seconds
-CHOICE_SECONDS = 0.3  # how long each way is tried
+CHOICE_SECONDS = 0.2  # how long each way is tried
+HOPELESS = 2.0  # a way that is slower than the best one by so much at first is not tried further
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,6 +62,7 @@ class Worker:
     """The commands; each returns its answer."""
 
     import_seconds = 0.0
+    steps = 0
 
     def __init__(self, engine: str, threads: int):
         import numpy
@@ -75,17 +78,21 @@ class Worker:
         versions = {"numpy": self.numpy.__version__, **(self.engine.versions() if self.engine else {})}
         return {"versions": versions, "import_s": self.import_seconds}
 
-    def prepare(self, problem: str, batch: int, dtype: str) -> dict[str, Any]:
+    def prepare(self, problem: str, batch: int, dtype: str, steps: int = 0) -> dict[str, Any]:
         from . import problems
 
         (found,) = problems.find(problem)
         data = found.data(batch, dtype)
+        self.steps = steps
+        self.engine.rows = found.rows if steps == found.rows // batch else steps * batch
         start = time.perf_counter()
         self.engine.prepare(found, batch, dtype, data)
         return {"seconds": time.perf_counter() - start, "works": list(self.engine.ways)}
 
     def answer(self, work: str, file: str) -> dict[str, Any]:
         first, arrays = {}, {}
+        self.engine.steps = min(self.steps, CHECKED_STEPS)
+        self.engine.tune(work)
         for way in self.engine.ways[work]:
             start = time.perf_counter()
             self.engine.run(way, 0)
@@ -96,15 +103,18 @@ class Worker:
         return {"first_s": first}
 
     def choose(self, work: str) -> dict[str, Any]:
-        best = {}
-        for way in self.engine.ways[work]:
-            run = functools.partial(self.engine.run, way)
-            best[way] = min(timed(run, fitting(min(timed(run, 2)), CHOICE_SECONDS)))
+        """A call or two of each way; then those that may still win get the same time."""
+        self.engine.steps = self.steps
+        runs = {way: functools.partial(self.engine.run, way) for way in self.engine.ways[work]}
+        best = {way: min(timed(run, min(2, len(runs)))) for way, run in runs.items()}
+        near = [way for way in runs if best[way] <= HOPELESS * min(best.values())]
+        if len(near) > 1:
+            best.update({way: min(best[way], *timed(runs[way], fitting(best[way], CHOICE_SECONDS))) for way in near})
         way = min(best, key=lambda name: best[name])
         return {"way": way, "seconds": best[way], "tried": best}
 
-    def time(self, work: str, way: str, calls: int) -> dict[str, Any]:
-        return {"seconds": timed(functools.partial(self.engine.run, way), calls)}
+    def time(self, work: str, way: str, calls: int, warm: bool = True) -> dict[str, Any]:
+        return {"seconds": timed(functools.partial(self.engine.run, way), calls, warm)}
 
     def forget(self) -> dict[str, Any]:
         self.engine.forget()
@@ -127,14 +137,14 @@ class Worker:
         return {"rate": max(rates)}
 
 
-def timed(call: Callable[[int], Any], calls: int) -> list[float]:
+def timed(call: Callable[[int], Any], calls: int, warm: bool = True) -> list[float]:
     """Seconds of each call, after some that are not recorded; without the garbage collector, as timeit does it."""
     clock, seconds = time.perf_counter, []
     collecting = gc.isenabled()
     gc.disable()
     try:
         started = clock()
-        for k in range(WARM_UP[0]):
+        for k in range(WARM_UP[0] if warm else 0):
             call(k)
             if clock() - started > WARM_UP[1]:
                 break
@@ -149,8 +159,8 @@ def timed(call: Callable[[int], Any], calls: int) -> list[float]:
 
 
 def fitting(seconds_per_call: float, budget: float) -> int:
-    """How many calls fit the budget: at least 2, at most 2000."""
-    return max(2, min(2000, round(budget / max(seconds_per_call, 1e-9))))
+    """How many calls fit the budget: at least 1, at most 2000."""
+    return max(1, min(2000, round(budget / max(seconds_per_call, 1e-9))))
 
 
 def peak_memory() -> int:

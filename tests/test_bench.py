@@ -10,15 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rop.bench import engines, flops, problems, report, runner, worker
+from rop import cli
+from rop.bench import engines, flops, growth, problems, report, runner, worker
+from rop.bench.engines import Step
 from rop.bench.problems import Conv, Linear, Problem
 
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
 TINY = problems.find("mlp:6-5-3:tanh")
 SETTINGS = runner.Settings(
-    problems=TINY, batches=(8,), dtypes=("float64",), engines=("rop", "torch"), threads=1, rounds=2, burst=0.002
-)
+    problems=TINY, batches=(8,), dtypes=("float64",), engines=("rop", "torch"), threads=1, rounds=2, burst=0.002,
+    epoch_steps=20,
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------ what is counted
@@ -31,6 +34,15 @@ def test_forest_by_hand():
     assert flops.flops(FOREST, 128, "hvp") == 2 * 128 * (2 * 1080 + 6 * (400 + 400 + 140))
     assert flops.flops(FOREST, 1, "jet") == 2 * (4980 + 7800 + 1080 + 5 * 400 + 7 * 400 + 7 * 140)
     assert flops.flops(FOREST, 1, "jet") == flops.flops(FOREST, 1, "at_hvp_r2")
+
+
+def test_longer_works_by_hand():
+    """A step is a gradient, ten products and one order 2; a vector of a block is one product."""
+    grad, hvp, jet = (flops.flops(FOREST, 128, work) for work in ("grad", "hvp", "jet"))
+    assert flops.flops(FOREST, 128, "step") == flops.flops(FOREST, 128, "step_python") == jet + 9 * hvp
+    assert flops.flops(FOREST, 128, "hvp_block") == hvp
+    assert flops.flops(FOREST, 128, "epoch", steps=2905) == 2905 * grad
+    assert set(flops.ORDERS) == set(engines.WORKS) == set(engines.RETURNS)
 
 
 def test_curved_activation_leaves_no_zero_behind():
@@ -85,6 +97,16 @@ def test_main_problems_are_the_published_ones():
     assert FOREST.size == 1100 + 420 + 420 + 147
 
 
+def test_forest_epoch_has_2905_steps():
+    assert (FOREST.rows, runner.Settings().steps(FOREST, 128)) == (371_847, 2905)
+    assert [p.name for p in problems.MAIN if p.rows] == ["forest"]
+    data, again = FOREST.epoch(1000, "float32"), FOREST.epoch(1000, "float64")
+    assert data.x.shape == (1000, 54) and data.x.dtype == np.float32
+    np.testing.assert_array_equal(data.x, again.x)
+    assert all(sorted(order) == list(range(1000)) for order in data.orders)
+    assert not np.array_equal(*data.orders)
+
+
 @pytest.mark.parametrize("name", ["", "forrest", "mlp:3", "mlp:3-0-2", "mlp:3-2:sine", "mlp:-3-2"])
 def test_unknown_problem_is_refused_with_the_known_ones(name: str):
     with pytest.raises(ValueError, match="known: forest"):
@@ -92,7 +114,7 @@ def test_unknown_problem_is_refused_with_the_known_ones(name: str):
 
 
 def test_doctests():
-    for module in (problems, report):
+    for module in (problems, report, growth):
         outcome = doctest.testmod(module)
         assert outcome.attempted and not outcome.failed
 
@@ -131,28 +153,100 @@ def test_zero_reference():
         runner.compare({"r2": np.full(3, 1e-3)}, zero, "float64", "engine")
 
 
+def answers(name: str, problem: Problem, batch: int, steps: int = 0) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+    """work → way → what an engine gives, in this process and in float64."""
+    engine = engines.make(name, 1)
+    engine.prepare(problem, batch, "float64", problem.data(batch, "float64"))
+    engine.rows, engine.steps = problem.rows, steps
+    given: dict[str, dict[str, dict[str, np.ndarray]]] = {}
+    for work, ways in engine.ways.items():
+        if work != "epoch" or steps:
+            engine.tune(work)
+            given[work] = {way: engine.answer(work, way) for way in ways}
+            for answer in given[work].values():
+                assert tuple(answer) == engines.RETURNS[work]
+    return given
+
+
+def expected_of(reference: dict[str, dict[str, dict[str, np.ndarray]]], work: str) -> dict[str, np.ndarray]:
+    return next(iter(reference[engines.SAME.get(work, work)].values()))
+
+
 @pytest.mark.parametrize(
     "name", ["resnet", "usps-bn", "layer-concat", "layer-softmax", "layer-gelu-tanh", "layer-conv-groups"]
 )
 def test_engines_agree(name: str):
-    """Every engine that is installed, in this process, to float64's precision."""
+    """torch, torch.func and rop, to float64's precision, at every work."""
     problem = problems.BY_NAME[name]
-    data = problem.data(3, "float64")
-    reference = None
-    for engine_name in ("torch", "torch.func", "rop"):
-        engine = engines.make(engine_name, 1)
-        engine.prepare(problem, 3, "float64", data)
-        for work, ways in engine.ways.items():
-            for way in ways:
-                answer = engine.answer(work, way)
-                assert tuple(answer) == engines.RETURNS[work]
-                if reference is None and work == "jet":
-                    reference = answer
-        assert reference is not None
-        for work, ways in engine.ways.items():
-            expected = {quantity: reference[quantity] for quantity in engines.RETURNS[work]}
-            for way in ways:
-                runner.compare(engine.answer(work, way), expected, "float64", engine_name)
+    reference = answers("torch", problem, 3)
+    for engine in ("torch", "torch.func", "rop"):
+        for work, ways in answers(engine, problem, 3).items():
+            for way, answer in ways.items():
+                runner.compare(answer, expected_of(reference, work), "float64", f"{engine} ({way})")
+
+
+def by_definition(problem: Problem, batch: int) -> dict[str, np.ndarray]:
+    """A step with the whole Hessian, and r from differences of it."""
+    import torch
+
+    data = problem.data(batch, "float64")
+    engine = engines.make("torch", 1)
+    engine.prepare(problem, batch, "float64", data)
+
+    def f(w: torch.Tensor) -> torch.Tensor:
+        return engine.loss(engine.parts(w))
+
+    def hessian(at: np.ndarray) -> np.ndarray:
+        return torch.autograd.functional.hessian(f, torch.from_numpy(at)).numpy()
+
+    w, v = data.points[0], data.directions[0]
+    (g,) = torch.autograd.functional.jacobian(f, (torch.from_numpy(w),))
+    h = hessian(w)
+    for _ in range(9):
+        v = h @ v / np.linalg.norm(h @ v)
+    eigenvalue, epsilon = v @ h @ v, 1e-4
+    r = (hessian(w + epsilon * v) - hessian(w - epsilon * v)) @ v / (2 * epsilon)
+    p = g.numpy() + Step.MU * np.sign(eigenvalue) * r
+    return {"loss": np.array([f(torch.from_numpy(w)).item()]), "eigenvalue": np.array([eigenvalue]), "p": p, "v": v}
+
+
+@pytest.mark.parametrize("engine", list(engines.ENGINES))
+def test_step_by_definition_and_epoch_by_torch(engine: str):
+    pytest.importorskip(engines.ENGINES[engine][1])
+    given, step = answers(engine, TINY[0], 8, steps=30), by_definition(TINY[0], 8)
+    reference = answers("torch", TINY[0], 8, steps=30)
+    for work, ways in given.items():
+        expected = step if work in ("step", "step_python") else expected_of(reference, work)
+        for way, answer in ways.items():
+            runner.compare(answer, expected, "float64", f"{engine} ({way})")
+    assert ("epoch" in given) == (engine != "torch.func")
+
+
+def test_penalty_follows_the_sign_of_the_eigenvalue():
+    """ρ is |λ|: at a negative λ the sign of r turns. tanh on targets far away gives such points."""
+    problem = problems.find("mlp:4-3-3:tanh")[0]
+    data = problem.data(6, "float64")
+    found = set()
+    for scale in (1.0, 3.0, 6.0, 10.0, 15.0):
+        moved = data._replace(points=(scale * data.points[0], data.points[1]))
+        by_engine = {}
+        for name in ("torch", "rop"):
+            engine = engines.make(name, 1)
+            engine.prepare(problem, 6, "float64", moved)
+            by_engine[name] = engine.answer("step", "step")
+        runner.compare(by_engine["rop"], by_engine["torch"], "float64", "rop", looser=100)
+        found.add(float(np.sign(by_engine["torch"]["eigenvalue"][0])))
+    assert found == {-1.0, 1.0}
+
+
+def test_what_is_compared_is_the_update():
+    """An error in p shows, however large w is."""
+    engine = engines.make("torch", 1)
+    data = TINY[0].data(8, "float64")
+    engine.prepare(TINY[0], 8, "float64", data)
+    right = engine.answer("step", "step")
+    w = engine.step(0)[2]
+    np.testing.assert_allclose(right["p"], (data.points[0] - engine.flat(w)) / Step.RATE)
 
 
 # ---------------------------------------------------------------------------------------------------------- tiny runs
@@ -167,12 +261,14 @@ def test_tiny_run(result: dict):
     ]
     for row in result["rows"]:
         assert row["status"] == "ok", row
-        assert set(row["engines"]) == ({"rop"} if row["work"] == "at_hvp_r2" else {"rop", "torch"})
-        assert row["flops"] == flops.flops(TINY[0], 8, row["work"])
+        assert set(row["engines"]) == ({"rop"} if row["work"] in engines.SAME else {"rop", "torch"})
+        assert row["flops"] == flops.flops(TINY[0], 8, row["work"], 20)
+        if row["work"] == "epoch":
+            assert (row["steps"], row["all_steps"], row["checked_steps"]) == (20, 800, 20)
         assert row["limit_s"] == pytest.approx(row["flops"] / result["gemm_flops_per_s"][row["dtype"]])
         for measured in row["engines"].values():
             assert 0 < measured["min_s"] <= measured["median_s"]
-            assert measured["calls"] >= 2 * SETTINGS.rounds
+            assert measured["calls"] >= SETTINGS.rounds
             assert measured["peak_bytes"] > 0
             assert measured["of_limit"] == pytest.approx(row["limit_s"] / measured["median_s"])
             assert set(measured["error"]) == set(engines.RETURNS[row["work"]])
@@ -192,7 +288,8 @@ def test_json_schema(result: dict, tmp_path):
     assert {"import_s", "prepare_s", "import_bytes"} <= set(saved["processes"][0])
     assert saved["failures"] == []
     assert saved["reference"] == "torch, float64"
-    assert saved == json.loads(json.dumps(result))
+    assert (saved["growth"], saved["slopes"], saved["goals"]) == ([], [], [])
+    assert saved == {**json.loads(json.dumps(result)), "goals": []}
 
 
 @pytest.mark.parametrize("rich", [True, False])
@@ -204,6 +301,17 @@ def test_tables(result: dict, rich: bool, monkeypatch):
     text = out.getvalue()
     assert "loss+grad+Hv+R²" in text and "×" in text and "reached" in text and "MiB" in text
     assert "compared with torch, float64" in text
+    assert "SGD epoch, 20 of its 800 steps" in text
+    assert "peak memory of rop below torch's" in text and "one Hv of a block, in single ones (rop): mlp" in text
+
+
+def test_works_of_rop_alone_stand_beside_those_that_give_the_same(result: dict):
+    rows = [row for row in result["rows"] if row["dtype"] == "float64"]
+    by_work = {row["work"]: row for row in rows}
+    for ours, theirs in engines.SAME.items():
+        beside = report.measured(by_work[ours], "torch", rows)
+        assert beside is not None and beside is by_work[theirs]["engines"]["torch"]
+    assert report.measured(by_work["at_hvp_r2"], "jax", rows) is None
 
 
 def test_plots(result: dict, tmp_path):
@@ -271,10 +379,135 @@ def test_dead_worker_is_reported(tmp_path):
 
 def test_quick_keeps_what_was_asked_for():
     quick = runner.quick(runner.Settings())
-    assert [p.name for p in quick.problems] == ["forest", "usps"]
+    assert [p.name for p in quick.problems] == ["forest", "usps", "wide"]
     assert (quick.batches, quick.dtypes) == ((128,), ("float32",))
-    asked = replace(runner.Settings(), problems=TINY, batches=(8, 16), dtypes=("float64",))
-    assert runner.quick(asked) == replace(asked, rounds=quick.rounds, patience=quick.patience)
+    assert quick.works == ("grad", "hvp", "jet", "step", "epoch") and quick.steps(FOREST, 128) == 100
+    asked = replace(runner.Settings(), problems=TINY, batches=(8, 16), dtypes=("float64",), works=("jet",))
+    shorter = runner.quick(asked)
+    assert (shorter.problems, shorter.batches) == (TINY, (8, 16))
+    assert (shorter.dtypes, shorter.works) == (("float64",), ("jet",))
+
+
+def test_thin_run():
+    """The shorter works everywhere in float32, everything at batch 128, float64 there too."""
+    thin = runner.Settings(thin=True)
+    assert thin.works_at(FOREST, 128, "float32") == tuple(engines.WORKS)
+    assert thin.works_at(USPS, 128, "float32") == tuple(work for work in engines.WORKS if work != "epoch")
+    assert thin.works_at(FOREST, 512, "float32") == thin.works_at(FOREST, 128, "float64") == runner.EVERYWHERE
+    assert thin.works_at(FOREST, 32, "float64") == ()
+    assert runner.Settings().works_at(FOREST, 32, "float64") == tuple(engines.WORKS)
+    assert (runner.middle([32, 128, 512]), runner.middle([8]), runner.middle([1, 4, 2])) == (128, 8, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "problems_left", "grows", "thin"),
+    [
+        ("", 6, False, True),
+        ("--full", 6, True, True),
+        ("--growth", 0, True, True),
+        ("--growth --problems forest", 1, True, True),
+        ("--quick", 3, False, True),
+        ("--batch 32", 6, False, False),
+        ("--works step", 6, False, False),
+    ],
+)
+def test_options(options: str, problems_left: int, grows: bool, thin: bool):
+    parsed = cli.parser().parse_args(["bench", *options.split()])
+    settings = cli.bench_settings(parsed, runner, problems)
+    assert (len(settings.problems), settings.growth, settings.thin) == (problems_left, grows, thin)
+
+
+@pytest.mark.parametrize("options", ["--name x", "--out results --name a/b"])
+def test_name_needs_a_folder_and_is_none(options: str):
+    parsed = cli.parser().parse_args(["bench", *options.split()])
+    with pytest.raises(ValueError, match="--name"):
+        cli.bench_settings(parsed, runner, problems)
+
+
+# ------------------------------------------------------------------------------------------------------------- growth
+def test_growth(monkeypatch, tmp_path):
+    points = tuple((width, f"mlp:4-{width}-3", 4) for width in (2, 4, 8))
+    axis = growth.Axis("width", "MLP 4-w-3", "parameters", points, (2, 8))
+    monkeypatch.setattr(growth, "AXES", (axis,))
+    lines = []
+    settings = replace(SETTINGS, problems=(), growth=True)
+    result = runner.Run(settings, row_done=lambda row: lines.append(report.line(row))).run()
+    assert result["failures"] == [] and result["rows"] == []
+    assert [row["value"] for row in result["growth"]] == [2, 4, 8]
+    assert [set(row["engines"]) for row in result["growth"]] == [{"rop", "torch"}, {"rop"}, {"rop", "torch"}]
+    assert all(row["limit_s"] > 0 and row["dtype"] == "float32" for row in result["growth"])
+    assert {(entry["engine"], entry["points"]) for entry in result["slopes"]} == {("rop", 3), ("torch", 2)}
+    assert lines[0].startswith("loss+grad+Hv+R², width 2: rop ")
+    out = io.StringIO()
+    report.show(result, out)
+    assert "slope of its time" in out.getvalue() and "Medians" not in out.getvalue()
+    pytest.importorskip("matplotlib")
+    (path,) = report.plots(result, tmp_path, "name")
+    assert path.name == "name-growth.png" and path.stat().st_size > 5000
+
+
+def test_axes_of_growth():
+    for axis in growth.AXES:
+        values = [value for value, _, _ in axis.points]
+        assert values == sorted(values) and set(axis.rivals) <= set(values)
+        sizes = [axis.problem(value)[0].size for value in values]
+        assert sizes == sorted(sizes)
+    width, depth, batch = growth.AXES
+    assert (width.points[0][0], width.points[-1][0]) == (1, 512)
+    assert [len(flops.count(depth.problem(n)[0])) for n in (2, 16)] == [4, 18]  # with the first and the last one
+    assert (batch.points[0][0], batch.points[-1][0]) == (32, 4096)
+    assert [batch.problem(value)[1] for value in (32, 4096)] == [32, 4096]
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
+def test_slope_is_that_of_the_upper_half(power: float):
+    x = [1.0, 2, 4, 8, 16, 32]
+    assert growth.slope(x, [100.0, 100, 100, 8**power, 16**power, 32**power]) == pytest.approx(power)
+    assert growth.slope([1.0], [1.0]) is None
+
+
+# -------------------------------------------------------------------------------------------------- what was aimed at
+def made_up(problem: str, work: str, peak: int = 100, **seconds: float) -> dict:
+    measured = {name.replace("_", "."): {"median_s": s, "of_limit": 0.5 / s, "peak_bytes": peak + 50 * (name != "rop")}
+                for name, s in seconds.items()}  # fmt: skip
+    extra = {"steps": 100, "all_steps": 2905} if work == "epoch" else {}
+    return {"problem": problem, "batch": 128, "dtype": "float32", "work": work, "status": "ok", "engines": measured,
+            **extra}  # fmt: skip
+
+
+def test_goals_are_those_of_the_contract():
+    assert [tuple(goal) for goal in report.GOALS] == [
+        ("forest", "jet", 28, 6, 0.4), ("usps", "jet", 6.5, 4.5, 0.65), ("wide", "jet", 1.7, 1.1, 0.75),
+        ("forest", "step", 22, 3, None), ("usps", "step", 5, 6, None), ("wide", "step", 1.4, 1.0, None),
+        ("forest", "epoch", 10, 2, None),
+    ]  # fmt: skip
+
+
+def test_measured_beside_wanted():
+    rows = [made_up("forest", "jet", rop=1.0, torch=30.0, torch_func=40.0, jax=5.0),
+            made_up("usps", "step", rop=1.0, torch=9.0, torch_func=4.0),
+            made_up("forest", "epoch", rop=1.0, torch=10.0, jax=2.5),
+            made_up("wide", "jet", torch=1.0),
+            {**made_up("wide", "step", rop=1.0, torch=1.0, jax=1.0), "batch": 32}]  # fmt: skip
+    _, body = report.goals_table({"rows": rows})
+    assert body == [
+        ["forest, loss+grad+Hv+R²", "30.0 / 28 ✓", "5.00 / 6 ✗", "0.50 / 0.4 ✓"],
+        ["usps, step, 10 power iterations", "4.00 / 5 ✗", "– / 6", ""],
+        ["forest, SGD epoch, 100 of its 2905 steps", "10.0 / 10 ✓", "2.50 / 2 ✓", ""],
+    ]
+
+
+def test_remarks_on_memory_and_blocks():
+    rows = [made_up("forest", "jet", rop=1.0, torch=2.0), made_up("usps", "jet", rop=1.0, torch=2.0),
+            made_up("forest", "hvp", rop=1.0), made_up("forest", "hvp_block", rop=0.5),
+            made_up("usps", "hvp", rop=1.0), made_up("usps", "hvp_block", rop=1.5)]  # fmt: skip
+    rows[1]["engines"]["torch"]["peak_bytes"] = 90
+    memory, blocks = report.remarks({"rows": rows})
+    assert memory.endswith("NOT for usps 128 float32")
+    assert blocks.endswith("forest 128 float32 0.50 ✓, usps 128 float32 1.50 ✗")
+    assert report.remarks({"rows": rows[:1]}) == [
+        "peak memory of rop below torch's for loss+grad+Hv+R²: in all 1 cases"
+    ]
 
 
 def test_equal_thread_counts(monkeypatch):
@@ -286,6 +519,32 @@ def test_equal_thread_counts(monkeypatch):
 
 def test_bursts_fit_their_budget():
     assert worker.fitting(0.01, 0.05) == 5
-    assert worker.fitting(1.0, 0.05) == 2
+    assert worker.fitting(1.0, 0.05) == 1
     assert worker.fitting(0.0, 0.05) == 2000
     assert len(worker.timed(lambda k: None, 7)) == 7
+
+
+@pytest.mark.parametrize(("warm", "made"), [(True, 5), (False, 2)])
+def test_calls_that_do_not_count(warm: bool, made: int):
+    calls: list[int] = []
+    assert len(worker.timed(calls.append, 2, warm)) == 2
+    assert len(calls) == made
+
+
+def test_hopeless_way_is_not_tried_for_long(monkeypatch):
+    import time
+
+    made = worker.Worker("gemm", 1)
+    calls = {"quick": 0, "also_quick": 0, "slow": 0}
+
+    class Fake(engines.Engine):
+        ways = {"jet": tuple(calls)}
+
+        def run(self, way: str, repetition: int) -> None:
+            calls[way] += 1
+            time.sleep(0.05 if way == "slow" else 0.001)
+
+    made.engine = Fake(1)
+    chosen = made.choose("jet")
+    assert chosen["way"] != "slow" and set(chosen["tried"]) == set(calls)
+    assert calls["slow"] == 3 and calls["quick"] > 20

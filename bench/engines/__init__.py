@@ -14,8 +14,8 @@ repetitions alternate between two points and two directions: what an engine may 
 
 A step is, with μ, K and rate from `Step`: loss and g = ∇f(w); ten times u = H v, λ = uᵀv, each but the first after
 v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign(λ)·1[|λ| > K]·r; w′ = w − rate·p. It gives
-(loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w. What is compared is not w′ but (w − w′)/rate,
-lest ‖w‖ hide an error in p.
+(loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w, w′. What is compared is not w′ but
+(w − w′)/rate, lest ‖w‖ hide an error in p.
 
 An engine may have several ways to do a work; all of them are checked and the fastest one counts.
 """
@@ -76,8 +76,8 @@ class Engine:
     #: work → the names of the methods that do it
     ways: dict[str, tuple[str, ...]] = {}
 
-    #: the steps of an epoch
-    steps = 0
+    #: the rows of an epoch, and how many steps over them are done
+    rows, steps = 0, 0
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -108,7 +108,7 @@ class Engine:
         self.kept = {}
 
     def epoch_data(self) -> Epoch:
-        return self.keep("epoch data", lambda: self.problem.epoch(self.dtype))
+        return self.keep("epoch data", lambda: self.problem.epoch(self.rows, self.dtype))
 
     def order(self, repetition: int) -> np.ndarray:
         """The samples of an epoch, the last partial batch left out."""

@@ -130,7 +130,7 @@ class Rop(Engine):
                        dtype=self.dtype, mu=mu, K=Step.K, iterations=Step.ITERATIONS, tol=0.0)  # fmt: skip
         space = made._space
         if space.tiles > space.chunk:
-            raise RuntimeError(f"Descent takes {space.chunk} tiles at a time, a batch of {self.batch} has {space.tiles}")
+            raise RuntimeError(f"Descent has room for {space.chunk} tiles, a batch of {self.batch} has {space.tiles}")
         return made
 
     def step(self, repetition: int) -> Any:

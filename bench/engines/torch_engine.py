@@ -176,13 +176,12 @@ class Torch(Engine):
         g = torch.autograd.grad(loss, w, create_graph=True)
         direction = self.directions[repetition % 2]
         v = joined(direction)
-        for k in range(Step.ITERATIONS):
-            if k > 0:
-                v = u / u.norm()
-                direction = self.parts(v)
-            hvp = torch.autograd.grad(g, w, direction, retain_graph=True, create_graph=k == Step.ITERATIONS - 1)
-            u = joined(hvp)
-            eigenvalue = u.dot(v)
+        for _ in range(Step.ITERATIONS - 1):
+            u = joined(torch.autograd.grad(g, w, direction, retain_graph=True))
+            v = u / u.norm()
+            direction = self.parts(v)
+        hvp = torch.autograd.grad(g, w, direction, create_graph=True)
+        eigenvalue = joined(hvp).dot(v)
         r = torch.autograd.grad(hvp, w, direction)
         return loss, eigenvalue, moved(w, g, r, eigenvalue), v
 
