@@ -4,8 +4,10 @@
     engines/      who computes it: one file per engine, each building its own network from the same data
     worker.py     one process per engine, told what to do by JSON lines
     runner.py     starts the workers, compares their answers, then times them in turns
+    growth.py     the same against width, depth and batch, with the slopes of the lines
     flops.py      how many floating-point operations the recursion cannot do without
-    report.py     tables, JSON and plots
+    report.py     tables, what was aimed at, JSON and plots
+    results/      a full run, committed
 
 Installed as the package rop.bench (setup.py maps this folder); it needs the extra `rop[bench]` for its rivals.
 """

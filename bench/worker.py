@@ -95,18 +95,18 @@ class Worker:
         self.engine.tune(work)
         for way in self.engine.ways[work]:
             start = time.perf_counter()
-            self.engine.run(way, 0)
+            result = self.engine.run(way, 0)
             first[way] = time.perf_counter() - start
-            for name, quantity in self.engine.answer(work, way).items():
+            for name, quantity in self.engine.quantities(work, result).items():
                 arrays[f"{way}/{name}"] = quantity
         self.numpy.savez(file, **arrays)
         return {"first_s": first}
 
     def choose(self, work: str) -> dict[str, Any]:
-        """A call or two of each way; then those that may still win get the same time."""
+        """A call of each way; then those that may still win get the same time."""
         self.engine.steps = self.steps
         runs = {way: functools.partial(self.engine.run, way) for way in self.engine.ways[work]}
-        best = {way: min(timed(run, min(2, len(runs)))) for way, run in runs.items()}
+        best = {way: min(timed(run, 1)) for way, run in runs.items()}
         near = [way for way in runs if best[way] <= HOPELESS * min(best.values())]
         if len(near) > 1:
             best.update({way: min(best[way], *timed(runs[way], fitting(best[way], CHOICE_SECONDS))) for way in near})

@@ -162,7 +162,7 @@ def answers(name: str, problem: Problem, batch: int, steps: int = 0) -> dict[str
     for work, ways in engine.ways.items():
         if work != "epoch" or steps:
             engine.tune(work)
-            given[work] = {way: engine.answer(work, way) for way in ways}
+            given[work] = {way: engine.quantities(work, engine.run(way, 0)) for way in ways}
             for answer in given[work].values():
                 assert tuple(answer) == engines.RETURNS[work]
     return given
@@ -233,7 +233,7 @@ def test_penalty_follows_the_sign_of_the_eigenvalue():
         for name in ("torch", "rop"):
             engine = engines.make(name, 1)
             engine.prepare(problem, 6, "float64", moved)
-            by_engine[name] = engine.answer("step", "step")
+            by_engine[name] = engine.quantities("step", engine.run("step", 0))
         runner.compare(by_engine["rop"], by_engine["torch"], "float64", "rop", looser=100)
         found.add(float(np.sign(by_engine["torch"]["eigenvalue"][0])))
     assert found == {-1.0, 1.0}
@@ -244,9 +244,12 @@ def test_what_is_compared_is_the_update():
     engine = engines.make("torch", 1)
     data = TINY[0].data(8, "float64")
     engine.prepare(TINY[0], 8, "float64", data)
-    right = engine.answer("step", "step")
-    w = engine.step(0)[2]
+    loss, eigenvalue, w, v = engine.run("step", 0)
+    right = engine.quantities("step", (loss, eigenvalue, w, v))
     np.testing.assert_allclose(right["p"], (data.points[0] - engine.flat(w)) / Step.RATE)
+    wrong = engine.quantities("step", (loss, eigenvalue, [part + 1e-6 for part in w], v))
+    with pytest.raises(runner.Mismatch, match="p is off"):
+        runner.compare(wrong, right, "float64", "engine")
 
 
 # ---------------------------------------------------------------------------------------------------------- tiny runs
@@ -547,4 +550,4 @@ def test_hopeless_way_is_not_tried_for_long(monkeypatch):
     made.engine = Fake(1)
     chosen = made.choose("jet")
     assert chosen["way"] != "slow" and set(chosen["tried"]) == set(calls)
-    assert calls["slow"] == 3 and calls["quick"] > 20
+    assert calls["slow"] == 2 and calls["quick"] > 20

@@ -122,16 +122,15 @@ class Engine:
         """The result of `hvp_block`, one vector after the other."""
         raise NotImplementedError
 
-    def answer(self, work: str, way: str) -> dict[str, np.ndarray]:
-        """Every quantity of the work, at the first point and direction."""
-        result = self.run(way, 0)
+    def quantities(self, work: str, result: Any) -> dict[str, np.ndarray]:
+        """Every quantity of the work, from a result at the first point and direction."""
         if work == "hvp_block":
             return {"block": self.vectors(result)}
         result = result if len(RETURNS[work]) > 1 else (result,)
-        quantities = {name: self.flat(quantity) for name, quantity in zip(RETURNS[work], result, strict=True)}
-        if "p" in quantities:
-            quantities["p"] = (self.given.points[0].astype(np.float64) - quantities["p"]) / Step.RATE
-        return quantities
+        named = {name: self.flat(quantity) for name, quantity in zip(RETURNS[work], result, strict=True)}
+        if "p" in named:
+            named["p"] = (self.given.points[0].astype(np.float64) - named["p"]) / Step.RATE
+        return named
 
 
 def missing(name: str) -> str | None:

@@ -196,9 +196,9 @@ class Jax(Engine):
         """v ↦ H v, with what it needs of the base pass."""
         return jax.linearize(lambda w: jax.grad(self.loss)(w, x, y), w)[1]
 
-    def finish(self, w: Any, v: Any, x: Any, y: Any) -> Any:
-        """A step from its last product on, which comes with r, as do loss and gradient."""
-        value, g, u, r = (self.forward_jet if self.tuned_jet == "jet_forward" else self.reverse_jet)(w, v, x, y)
+    def finish(self, w: Any, v: Any, jet: Any) -> Any:
+        """The end of a step: its last product came with r, loss and gradient."""
+        value, g, u, r = jet
         eigenvalue = dot(u, v)
         factor = Step.MU * jnp.sign(eigenvalue) * (jnp.abs(eigenvalue) > Step.K)
         moved = [a - Step.RATE * (b + factor * c) for a, b, c in zip(w, g, r, strict=True)]
@@ -207,7 +207,8 @@ class Jax(Engine):
     def step_in_one(self, w: Any, v: Any, x: Any, y: Any) -> Any:
         push = self.linearized(w, x, y)
         v = lax.fori_loop(0, Step.ITERATIONS - 1, lambda _, v: unit(push(v)), v)
-        return self.finish(w, v, x, y)
+        jet = self.forward_jet if self.tuned_jet == "jet_forward" else self.reverse_jet
+        return self.finish(w, v, jet(w, v, x, y))
 
     def sgd(self, w: Any, batch: Any) -> Any:
         value, g = jax.value_and_grad(self.loss)(w, *batch)
@@ -280,7 +281,7 @@ class Jax(Engine):
         push = self.compiled["linearized"](w, *self.data)
         for _ in range(Step.ITERATIONS - 1):
             v = self.compiled["push_unit"](push, v)
-        return self.call("finish", w, v, *self.data)
+        return self.call("finish", w, v, self.compiled[self.tuned_jet](w, v, *self.data))
 
     def epoch_arrays(self) -> Any:
         data = self.epoch_data()
