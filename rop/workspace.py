@@ -29,7 +29,7 @@ CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums
 CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
-LONG_RUN = 1e9                          # instructions times bytes: beyond this a call may take a noticeable time
+LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
 _lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
 _home = os.getpid()

@@ -10,6 +10,8 @@ from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, lane_dot
 from rop.kernels.cpu.memory import reals, transpose_rows
 from rop.kernels.cpu.vector import BLOCK, peek
 
+PACK_ROWS = 8
+
 
 @kernel
 def products(c, c_step, pixels, rows, fan, packed, lane_bytes, bounds, bias, bias_step, relu, mask, terms,
@@ -104,15 +106,17 @@ def transpose(y, y_step, x, index, rows, lanes):
 
 @kernel
 def pack_transposed(y, w, rows, columns, part, parts):
-    """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers."""
+    """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers. A
+    few rows at a time, so that their cache lines serve several panels."""
     panels = (columns + PANEL - 1) // PANEL
     source = reals(w, rows * columns)
     target = reals(y, rows * columns)
-    column = 0
-    for panel in range(panels):
-        m = share(panels, panel, columns)
-        if panels * part // parts <= panel < panels * (part + 1) // parts:
-            for row in range(rows):
+    blocks = (rows + PACK_ROWS - 1) // PACK_ROWS
+    for block in range(blocks * part // parts, blocks * (part + 1) // parts):
+        column = 0
+        for panel in range(panels):
+            m = share(panels, panel, columns)
+            for row in range(PACK_ROWS * block, min(rows, PACK_ROWS * (block + 1))):
                 for i in range(m):
                     target[column * rows + row * m + i] = source[row * columns + column + i]
-        column += m
+            column += m
