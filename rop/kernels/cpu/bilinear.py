@@ -5,7 +5,7 @@ add up to it; which ones, the program says (at most three, structural zeros left
 """
 from __future__ import annotations
 
-from rop.kernels.compile import helper, itemsize, kernel, real
+from rop.kernels.compile import helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, lane_dots, multiply, share
 from rop.kernels.cpu.memory import reals, transpose_rows
 from rop.kernels.cpu.vector import BLOCK, peek
@@ -104,10 +104,17 @@ def transpose(y, y_step, x, index, rows, lanes):
             reals(y + lane * y_step + row * itemsize, 1)[0] = source[row * lanes + lane]
 
 
+@loop
+def _copy_eight(y, x):
+    for i in range(8):
+        y[i] = x[i]
+
+
 @kernel
 def pack_transposed(y, w, rows, columns, part, parts):
     """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers. A
-    few rows at a time, so that their cache lines serve several panels."""
+    few rows at a time, so that their cache lines serve several panels; whole vectors at a time: what they write too
+    much (a panel has at most six columns) is the next row's place, which is written next."""
     panels = (columns + PANEL - 1) // PANEL
     source = reals(w, rows * columns)
     target = reals(y, rows * columns)
@@ -116,7 +123,10 @@ def pack_transposed(y, w, rows, columns, part, parts):
         column = 0
         for panel in range(panels):
             m = share(panels, panel, columns)
-            for row in range(PACK_ROWS * block, min(rows, PACK_ROWS * (block + 1))):
-                for i in range(m):
-                    target[column * rows + row * m + i] = source[row * columns + column + i]
+            last = min(rows, PACK_ROWS * (block + 1)) - 1
+            for row in range(PACK_ROWS * block, last):
+                _copy_eight(reals(y + (column * rows + row * m) * itemsize, 8),
+                            reals(w + (row * columns + column) * itemsize, 8))
+            for i in range(m):
+                target[column * rows + last * m + i] = source[last * columns + column + i]
             column += m

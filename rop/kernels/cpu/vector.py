@@ -41,22 +41,19 @@ class Emitter:
             address = self.b.add(address, const(offset) if isinstance(offset, int) else offset)
         return address
 
-    def _load(self, kind: Any, address: Any) -> Any:
+    def load_as(self, kind: Any, address: Any) -> Any:
         value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
         value.align = self.size if kind is not I64 else 8
         return value
 
-    def load_as(self, kind: Any, address: Any) -> Any:
-        return self._load(kind, address)
-
     def load(self, address: Any) -> Any:
-        return self._load(self.vector, address)
+        return self.load_as(self.vector, address)
 
     def load_int(self, address: Any) -> Any:
-        return self._load(I64, address)
+        return self.load_as(I64, address)
 
     def load_scalar(self, address: Any) -> Any:
-        return self._load(self.scalar, address)
+        return self.load_as(self.scalar, address)
 
     def broadcast(self, address: Any) -> Any:
         return self.splat(self.load_scalar(address))
