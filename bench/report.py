@@ -320,10 +320,16 @@ def _time(rows: list[Row]) -> Any:
         return None
     from matplotlib.figure import Figure
 
-    groups = [len(chosen) for chosen in by_work.values()]
-    figure = Figure(figsize=(max(6.0, 0.5 + 0.95 * sum(groups) + 0.9 * len(groups)), 4.4), layout="constrained")
-    panels = figure.subplots(1, len(groups), width_ratios=[count + 0.3 for count in groups], squeeze=False)[0]
-    for axes, (work, chosen) in zip(panels, by_work.items(), strict=True):
+    lines = [[work for work in some if work in by_work] for some in (("jet",), ("step", "epoch"))]
+    lines = [works for works in lines if works]
+    figure = Figure(figsize=(max(6.0, 2.0 + 1.1 * len(by_work["jet"])), 0.9 + 2.9 * len(lines)), layout="constrained")
+    grid = figure.add_gridspec(len(lines), 1)
+    panels: dict[str, Any] = {}
+    for k, works in enumerate(lines):
+        across = grid[k].subgridspec(1, len(works), width_ratios=[len(by_work[work]) + 0.3 for work in works])
+        panels.update({work: figure.add_subplot(across[j]) for j, work in enumerate(works)})
+    for work, axes in panels.items():
+        chosen = by_work[work]
         names = _names(chosen)
         width = 0.84 / len(names)
         for j, name in enumerate(names):
@@ -336,8 +342,7 @@ def _time(rows: list[Row]) -> Any:
         for k, row in enumerate(chosen):
             axes.hlines(1e3 * row["limit_s"], k - 0.45, k + 0.45, colors="black", linestyles=(0, (1, 1)),
                         label=None if k else "limit of the machine")  # fmt: skip
-        axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen], rotation=25, ha="right",
-                        rotation_mode="anchor")  # fmt: skip
+        axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen])
         whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
         title = {"jet": "loss + ∇f + Hv + R²", "step": "step, 10 power iterations",
                  "epoch": "SGD epoch" if whole else f"{chosen[0]['steps']} SGD steps"}[work]  # fmt: skip
@@ -346,8 +351,8 @@ def _time(rows: list[Row]) -> Any:
         axes.title.set_fontsize(10)
         axes.grid(axis="y", which="major", linewidth=0.4)
         axes.set_axisbelow(True)
-    panels[0].set_ylabel("ms")
-    handles, labels = panels[0].get_legend_handles_labels()
+        axes.set_ylabel("ms")
+    handles, labels = panels["jet"].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
                   title=f"Time at batch {batch}, and how many times that of rop")  # fmt: skip
     return figure
@@ -387,7 +392,6 @@ def _lines(axes: Any, points: list[tuple[float, Row]]) -> None:
     axes.plot([x for x, _ in points], [1e3 * row["limit_s"] for _, row in points], "k:", label="limit of the machine")
     axes.set(xscale="log", yscale="log", ylabel="ms")
     axes.grid(which="major", linewidth=0.4)
-    axes.title.set_fontsize(10)
 
 
 def _batch(rows: list[Row]) -> Any:
@@ -401,6 +405,7 @@ def _batch(rows: list[Row]) -> Any:
         mine = sorted((row for row in jets if row["problem"] == problem), key=lambda row: row["batch"])
         _lines(axes, [(row["batch"], row) for row in mine])
         axes.set(title=problem, xlabel="batch")
+        axes.title.set_fontsize(10)
         _plain_ticks(axes.xaxis, [row["batch"] for row in mine])
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
@@ -419,6 +424,7 @@ def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Any:
         _lines(axes, [(row["value"], row) for row in mine])
         fitted = [f"{entry['engine']} {entry['slope']:.2f}" for entry in slopes if entry["axis"] == axis.name]
         axes.set(title=axis.about, xlabel=f"{axis.name}\nslope against {axis.against}: {', '.join(fitted)}")
+        axes.title.set_fontsize(10)
         axes.xaxis.label.set_fontsize(9)
         _plain_ticks(axes.xaxis, [row["value"] for row in mine])
     handles, labels = panels[0].get_legend_handles_labels()

@@ -51,8 +51,8 @@ class Settings:
     engines: tuple[str, ...] = tuple(ENGINES)
     works: tuple[str, ...] = tuple(WORKS)
     threads: int = 0  # 0: as many as there are cores
-    rounds: int = 11
-    burst: float = 0.05  # seconds of one turn
+    rounds: int = 9
+    burst: float = 0.03  # seconds of one turn
     patience: float = 6.0  # seconds for the timing of a row: of long calls there are fewer turns, at least 3
     epoch_steps: int = 0  # at most so many steps of an epoch; 0: all of them
     thin: bool = False
@@ -92,7 +92,6 @@ def quick(settings: Settings) -> Settings:
         dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
         works=("grad", "hvp", "jet", "step", "epoch") if settings.works == Settings.works else settings.works,
         rounds=5,
-        burst=0.03,
         patience=3.0,
         epoch_steps=100,
     )
@@ -392,7 +391,7 @@ class Run:
             row["engines"][name] = {"first_call_s": first, "error": errors}
 
     def time(self, row: dict[str, Any], able: dict[str, Client]) -> None:
-        """Bursts in turns; the matrix product whose rate is the limit takes its turn too."""
+        """Bursts in turns; the matrix product whose rate is the limit takes its first turns too."""
         calls, seconds, warm = {}, {}, {}
         unit = UNITS.get(row["work"], 1)
         for name, client in able.items():
@@ -413,8 +412,9 @@ class Run:
                 way = row["engines"][name]["way"]
                 burst = client.ask("time", work=row["work"], way=way, calls=calls[name], warm=warm[name])
                 seconds[name] += burst["seconds"]
-            time.sleep(PAUSE)
-            self.rates[dtype] = max(self.rates.get(dtype, 0.0), self.gemm.ask("gemm", dtype=dtype)["rate"])
+            if turn < 3:
+                time.sleep(PAUSE)
+                self.rates[dtype] = max(self.rates.get(dtype, 0.0), self.gemm.ask("gemm", dtype=dtype)["rate"])
         for name, client in able.items():
             row["engines"][name].update(
                 median_s=statistics.median(seconds[name]) / unit,

@@ -81,7 +81,7 @@ def parser() -> argparse.ArgumentParser:
     add.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
     add.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
     add.add_argument("--threads", type=positive, metavar="N", help="of every engine (default: all cores)")
-    add.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 11, quick 5)")
+    add.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 9, quick 5)")
     add.add_argument("--json", type=Path, metavar="FILE", help="save the results with the environment")
     add.add_argument("--out", type=Path, metavar="DIR", help="save results.json and the plots there")
     add.add_argument("--name", metavar="NAME", help="with --out: save NAME.json and NAME-*.png instead")

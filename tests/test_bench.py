@@ -19,7 +19,7 @@ FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
 TINY = problems.find("mlp:6-5-3:tanh")
 SETTINGS = runner.Settings(
-    problems=TINY, batches=(8,), dtypes=("float64",), engines=("rop", "torch"), threads=1, rounds=2, burst=0.002,
+    problems=TINY, batches=(8,), dtypes=("float64",), engines=("rop", "torch"), threads=1, rounds=1, burst=0.002,
     epoch_steps=20,
 )  # fmt: skip
 
