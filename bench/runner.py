@@ -36,6 +36,7 @@ TOLERANCE = {"float64": 1e-8, "float32": 1e-3}  # ‖a − b‖ / ‖b‖ agains
 LOOSER = {"epoch": 10.0}  # the tolerance of a work, in tolerances: rounding adds up over the steps
 EVERYWHERE = ("grad", "hvp", "jet")  # in a thin run the other works are measured at batch 128 in float32 only
 REFERENCES = ("torch", "jax", "torch.func", "rop")  # the first one that is there computes the reference
+HOPELESS = 1.5  # a way that is slower than the engine's best one by so much when it is tried out is not timed
 PAUSE = 0.02  # seconds between bursts: by then the threads of the engine before have stopped spinning
 
 Answer = dict[str, np.ndarray]
@@ -83,10 +84,15 @@ def middle(batches: Iterable[int]) -> int:
 
 
 def quick(settings: Settings) -> Settings:
-    """A run that ends within two minutes: three problems, one batch size, one precision, fewer works and rounds."""
+    """A run that ends within two minutes: three problems, one batch size, one precision, fewer works and rounds.
+
+    torch.func is left out: it is nearly always slower than torch, and so the slowest to measure.
+    """
     names = ("forest", "usps", "wide")
+    engines = tuple(name for name in ENGINES if name != "torch.func")
     return replace(
         settings,
+        engines=engines if settings.engines == Settings.engines else settings.engines,
         problems=tuple(p for p in MAIN if p.name in names) if settings.problems == MAIN else settings.problems,
         batches=(128,) if settings.batches == Settings.batches else settings.batches,
         dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
@@ -162,12 +168,18 @@ class Client:
         self.log.close()
 
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_PROC_BIND", "OMP_DYNAMIC")
+
+
 def environment_for(threads: int) -> dict[str, str]:
-    """The same number of threads by every name it has; cores are limited by worker.py as well."""
+    """The same number of threads by every name it has; cores are limited by worker.py as well.
+
+    How threads wait is left to each engine: OMP_WAIT_POLICY=passive makes torch several times slower on small nets.
+    """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NPROC")
     flags = os.environ.get("XLA_FLAGS", "") + f" --xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in WAITING},
         **dict.fromkeys(names, str(threads)),
         "XLA_FLAGS": flags.strip(),
         "JAX_PLATFORMS": "cpu",
@@ -236,6 +248,8 @@ class Run:
             else:
                 self.engines.append(name)
         self.reference = next(name for name in REFERENCES if not missing(name))
+        if "torch" in self.engines and "torch.func" not in self.settings.engines:
+            self.notes.append("torch.func is not in this run; --engines names the engines")
         if self.engines == [self.reference]:
             self.notes.append(f"{self.reference} is its own reference: there is no second engine to check it against")
         self.when = datetime.datetime.now(datetime.timezone.utc)
@@ -391,37 +405,46 @@ class Run:
             row["engines"][name] = {"first_call_s": first, "error": errors}
 
     def time(self, row: dict[str, Any], able: dict[str, Client]) -> None:
-        """Bursts in turns; the matrix product whose rate is the limit takes its first turns too."""
-        calls, seconds, warm = {}, {}, {}
-        unit = UNITS.get(row["work"], 1)
+        """Bursts in turns; the matrix product whose rate is the limit takes its first turns too.
+
+        Ways of an engine that are about equally fast at first all take part, and the one with the best median counts.
+        """
+        tried, seconds = {}, {}
+        work, dtype, unit = row["work"], row["dtype"], UNITS.get(row["work"], 1)
         for name, client in able.items():
             client.ask("forget")
-            chosen = client.ask("choose", work=row["work"])
-            measured = row["engines"][name]
-            measured["way"], measured["tried_s"] = chosen["way"], chosen["tried"]
-            measured["error"] = measured["error"][chosen["way"]]
-            calls[name], seconds[name] = fitting(chosen["seconds"], self.settings.burst), list[float]()
-            warm[name] = chosen["seconds"] < self.settings.burst  # in a longer call nothing stays cold for long
-        dtype = row["dtype"]
+            tried[name] = client.ask("try_out", work=work)["seconds"]
+            fast = HOPELESS * min(tried[name].values())
+            seconds[name] = {way: list[float]() for way, once in tried[name].items() if once <= fast}
         start = time.perf_counter()
         for turn in range(self.settings.rounds):
             if turn >= 3 and time.perf_counter() - start > self.settings.patience:
                 break
             for name, client in able.items():
                 time.sleep(PAUSE)
-                way = row["engines"][name]["way"]
-                burst = client.ask("time", work=row["work"], way=way, calls=calls[name], warm=warm[name])
-                seconds[name] += burst["seconds"]
+                for way, so_far in seconds[name].items():
+                    so_far += self.burst(client, work, way, tried[name][way])
             if turn < 3:
                 time.sleep(PAUSE)
                 self.rates[dtype] = max(self.rates.get(dtype, 0.0), self.gemm.ask("gemm", dtype=dtype)["rate"])
         for name, client in able.items():
-            row["engines"][name].update(
-                median_s=statistics.median(seconds[name]) / unit,
-                min_s=min(seconds[name]) / unit,
-                calls=len(seconds[name]),
+            medians = {way: statistics.median(times) / unit for way, times in seconds[name].items()}
+            way = min(medians, key=lambda way: medians[way])
+            measured = row["engines"][name]
+            measured.update(
+                way=way,
+                median_s=medians[way],
+                min_s=min(seconds[name][way]) / unit,
+                calls=len(seconds[name][way]),
+                error=measured["error"][way],
+                tried_s={way: medians.get(way, once / unit) for way, once in tried[name].items()},
                 peak_bytes=client.ask("memory")["peak_bytes"],
             )
+
+    def burst(self, client: Client, work: str, way: str, seconds: float) -> list[float]:
+        """One turn of a way whose calls take about so long; of a long call nothing stays cold for long."""
+        calls, warm = fitting(seconds, self.settings.burst), seconds < self.settings.burst
+        return client.ask("time", work=work, way=way, calls=calls, warm=warm)["seconds"]
 
     def result(self) -> dict[str, Any]:
         """Everything measured, with the limit beside every time."""

@@ -3,7 +3,7 @@
     {"do": "hello"}                                          → versions, seconds that importing took
     {"do": "prepare", "problem", "batch", "dtype", "steps"}  → seconds; the steps are those of an epoch
     {"do": "answer", "work", "file"}                         → saves what every way gives; seconds of each first call
-    {"do": "choose", "work"}                                 → the fastest way and its seconds per call
+    {"do": "try_out", "work"}                                → about how many seconds a call of each way takes
     {"do": "time", "work", "way", "calls", "warm"}           → seconds of each call; warm: after some that do not count
     {"do": "forget"} {"do": "memory"}                        → drop what is kept; peak memory since then
     {"do": "gemm", "dtype"}                                  → rate of matrix products, flop/s (engine "gemm" only)
@@ -28,8 +28,7 @@ from typing import Any
 
 CHECKED_STEPS = 100  # of an epoch, when answers are compared: later, rounding has taken precisions too far apart
 WARM_UP = 3, 0.005  # before the first call that is recorded: so many calls, but no further one after so many seconds
-CHOICE_SECONDS = 0.2  # how long each way is tried
-HOPELESS = 2.0  # a way that is slower than the best one by so much at first is not tried further
+TRIAL = 0.05  # how many seconds a way is tried out, if a call is not longer
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -102,16 +101,15 @@ class Worker:
         self.numpy.savez(file, **arrays)
         return {"first_s": first}
 
-    def choose(self, work: str) -> dict[str, Any]:
-        """A call of each way; then those that may still win get the same time."""
+    def try_out(self, work: str) -> dict[str, Any]:
+        """Every way for a short while."""
         self.engine.steps = self.steps
-        runs = {way: functools.partial(self.engine.run, way) for way in self.engine.ways[work]}
-        best = {way: min(timed(run, 1)) for way, run in runs.items()}
-        near = [way for way in runs if best[way] <= HOPELESS * min(best.values())]
-        if len(near) > 1:
-            best.update({way: min(best[way], *timed(runs[way], fitting(best[way], CHOICE_SECONDS))) for way in near})
-        way = min(best, key=lambda name: best[name])
-        return {"way": way, "seconds": best[way], "tried": best}
+        seconds = {}
+        for way in self.engine.ways[work]:
+            run = functools.partial(self.engine.run, way)
+            (once,) = timed(run, 1)
+            seconds[way] = min(once, *timed(run, fitting(once, TRIAL))) if once < TRIAL else once
+        return {"seconds": seconds}
 
     def time(self, work: str, way: str, calls: int, warm: bool = True) -> dict[str, Any]:
         return {"seconds": timed(functools.partial(self.engine.run, way), calls, warm)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import io
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -384,6 +385,7 @@ def test_quick_keeps_what_was_asked_for():
     quick = runner.quick(runner.Settings())
     assert [p.name for p in quick.problems] == ["forest", "usps", "wide"]
     assert (quick.batches, quick.dtypes) == ((128,), ("float32",))
+    assert quick.engines == ("rop", "torch", "jax")
     assert quick.works == ("grad", "hvp", "jet", "step", "epoch") and quick.steps(FOREST, 128) == 100
     asked = replace(runner.Settings(), problems=TINY, batches=(8, 16), dtypes=("float64",), works=("jet",))
     shorter = runner.quick(asked)
@@ -513,8 +515,30 @@ def test_remarks_on_memory_and_blocks():
     ]
 
 
+def test_torch_may_use_fewer_threads():
+    """On small nets one thread is often its best; with several to its name both are tried."""
+    import torch
+
+    assert engines.make("torch", 1).ways["jet"] == ("jet",)
+    engine = engines.make("torch", 2)
+    assert engine.ways["jet"] == ("jet", "jet@1") and len(engine.ways["epoch"]) == 4
+    assert engines.make("torch.func", 2).ways["jet"] == ("jet",)
+    engine.prepare(TINY[0], 8, "float64", TINY[0].data(8, "float64"))
+    before = torch.get_num_threads()
+    try:
+        both = [engine.quantities("jet", engine.run(way, 0)) for way in engine.ways["jet"]]
+        assert torch.get_num_threads() == 1
+        runner.compare(*both, "float64", "torch")
+        engine.run("jet", 0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_equal_thread_counts(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "64")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")
+    assert "OMP_WAIT_POLICY" not in runner.environment_for(2)
     environment = runner.environment_for(2)
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NPROC")
     assert {environment[name] for name in names} == {"2"}
@@ -534,20 +558,46 @@ def test_calls_that_do_not_count(warm: bool, made: int):
     assert len(calls) == made
 
 
-def test_hopeless_way_is_not_tried_for_long(monkeypatch):
-    import time
+class Fake(engines.Engine):
+    """Two quick ways and a slow one."""
 
+    ways = {"jet": ("quick", "also_quick", "slow")}
+
+    def __init__(self):
+        super().__init__(1)
+        self.calls = dict.fromkeys(self.ways["jet"], 0)
+
+    def run(self, way: str, repetition: int) -> None:
+        self.calls[way] += 1
+        time.sleep(0.06 if way == "slow" else 0.001)
+
+
+def test_ways_are_tried_out_in_proportion():
     made = worker.Worker("gemm", 1)
-    calls = {"quick": 0, "also_quick": 0, "slow": 0}
+    made.engine = fake = Fake()
+    seconds = made.try_out("jet")["seconds"]
+    assert list(seconds) == list(fake.calls) and seconds["slow"] >= 0.06
+    assert fake.calls["slow"] == 2 and fake.calls["quick"] > 5  # the first of them to warm up
 
-    class Fake(engines.Engine):
-        ways = {"jet": tuple(calls)}
 
-        def run(self, way: str, repetition: int) -> None:
-            calls[way] += 1
-            time.sleep(0.05 if way == "slow" else 0.001)
+def test_hopeless_ways_are_not_timed_and_the_best_median_counts():
+    fake = Fake()
+    tried = {"quick": 0.0010, "also_quick": 0.0012, "slow": 0.06}
+    timings = {"quick": [3.0, 3.0, 1.0], "also_quick": [2.0, 2.0, 2.0]}
 
-    made.engine = Fake(1)
-    chosen = made.choose("jet")
-    assert chosen["way"] != "slow" and set(chosen["tried"]) == set(calls)
-    assert calls["slow"] == 2 and calls["quick"] > 20
+    class Scripted:
+        def ask(self, do: str, **command):
+            if do == "time":
+                fake.calls[command["way"]] += 1
+                return {"seconds": timings[command["way"]]}
+            return {"try_out": {"seconds": tried}, "memory": {"peak_bytes": 1}, "gemm": {"rate": 1e9}}.get(do, {})
+
+    run = runner.Run(replace(SETTINGS, engines=("rop",), rounds=4))
+    run.gemm = Scripted()
+    row = run.row(TINY[0], 8, "float64", "jet")
+    row["engines"]["rop"] = {"error": {way: {} for way in tried}}
+    run.time(row, {"rop": Scripted()})
+    measured = row["engines"]["rop"]
+    assert fake.calls == {"quick": 4, "also_quick": 4, "slow": 0}
+    assert (measured["way"], measured["median_s"], measured["calls"]) == ("also_quick", 2.0, 12)
+    assert measured["tried_s"] == {"quick": 3.0, "also_quick": 2.0, "slow": 0.06}

@@ -17,7 +17,7 @@ v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign
 (loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w, w′. What is compared is not w′ but
 (w − w′)/rate, lest ‖w‖ hide an error in p.
 
-An engine may have several ways to do a work; all of them are checked and the fastest one counts.
+An engine may have several ways to do a work; all of them are checked, and the one with the best median counts.
 """
 
 from __future__ import annotations

@@ -87,6 +87,9 @@ def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor, no
     return x
 
 
+ONE = "@1"  # marks a way that is gone with one thread, however many there are: often the best one for a small net
+
+
 class Torch(Engine):
     ways = {
         "grad": ("grad",),
@@ -96,14 +99,25 @@ class Torch(Engine):
         "step": ("step",),
         "epoch": ("epoch_by_hand", "epoch_by_optimizer"),
     }
+    tries_one_thread = True
+
+    def __init__(self, threads: int):
+        super().__init__(threads)
+        if threads > 1 and self.tries_one_thread:
+            self.ways = {work: ways + tuple(way + ONE for way in ways) for work, ways in self.ways.items()}
 
     @staticmethod
     def versions() -> dict[str, str]:
         return {"torch": torch.__version__}
 
+    def run(self, way: str, repetition: int) -> Any:
+        threads = 1 if way.endswith(ONE) else self.threads
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)
+        return super().run(way.removesuffix(ONE), repetition)
+
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
-        torch.set_num_threads(self.threads)
         self.data = torch.from_numpy(data.x), torch.from_numpy(data.y)
         self.points = [self.split(w) for w in data.points]
         self.directions = [self.split(v) for v in data.directions]

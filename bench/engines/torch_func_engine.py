@@ -14,6 +14,7 @@ from .torch_engine import Torch, joined, moved
 
 class TorchFunc(Torch):
     ways = {"grad": ("grad",), "hvp": ("hvp",), "hvp_block": ("hvp_block",), "jet": ("jet",), "step": ("step",)}
+    tries_one_thread = False
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
