@@ -72,7 +72,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=plain,
     )
-    add.add_argument("--quick", action="store_true", help="three problems, batch 128, float32, without torch.func: within two minutes")
+    add.add_argument("--quick", action="store_true", help="three problems, batch 128, float32, no torch.func")
     add.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
     add.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
     add.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")

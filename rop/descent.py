@@ -111,4 +111,4 @@ class Descent:
         passes = 1 if self._settings[compiled.MU] == 0 else 2 + self._settings[compiled.ITERATIONS]
         self._space.call(run, int(descriptor.ctypes.data), int(self._settings.ctypes.data),
                          int(reports.ctypes.data), 0, steps, work=float(self._work * passes * steps))
-        self._space.owner = self._space.direction = None
+        self._space.forget()

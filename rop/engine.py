@@ -110,7 +110,6 @@ class Objective:
         samples = lane_samples(batch, self._workspace.lanes)
         self._data = Data(x.reshape(batch, -1), targets, scale, samples)
         self._shape = shape
-        self._zeros = np.zeros(self.net.size, self.dtype)
 
     def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
         key = batch, shape
@@ -156,7 +155,7 @@ class Objective:
             space = self._ready(w)
             self._set_direction(0, v)
             grad, hvp, r2 = space.run((VALUE, FIRST, SECOND), (0, 1, 2))
-            r2 *= self.dtype.type(FACTORIAL[2])
+            space.scale(r2, FACTORIAL[2])
             return Jet(self._energy(0), grad, hvp, r2)
 
     def _ready(self, w: np.ndarray) -> Workspace:
@@ -165,14 +164,20 @@ class Objective:
         space.bind(self._data)
         if self._state is not None:
             space.put_state(self._state)
-        space.array("w")[:w.size] = w
-        space.owner = space.direction = None
+        space.forget()
+        self._place("w", "w", w)
         return space
 
     def _set_direction(self, index: int, v: np.ndarray) -> None:
-        space = self._workspace
-        space.ensure_direction(index)
-        space.array(f"v{index}")[:v.size] = v
+        self._workspace.ensure_direction(index)
+        self._workspace.has_direction = False
+        self._place("v", f"v{index}", v)
+
+    def _place(self, name: str, place: str, vector: np.ndarray) -> None:
+        """Copies a vector of parameters into the workspace."""
+        if not self._workspace.adopt(place, vector) and self.check_finite:
+            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
+                                "check_finite=False switches the check off")
 
     def _energy(self, k: int) -> float:
         return FACTORIAL[k] * math.fsum(self._workspace.array(f"energy{k}")[:self._workspace.tiles].tolist())
@@ -180,20 +185,11 @@ class Objective:
     def _vector(self, name: str, value: Any) -> np.ndarray:
         """A vector of the parameters' length in the objective's precision."""
         array = as_floats(name, value)
-        if array.shape != self._zeros.shape:
+        if array.shape != (self.net.size,):
             raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
                                 f"{array.shape}")
-        return self._finite(name, array)
-
-    def _finite(self, name: str, array: np.ndarray) -> np.ndarray:
-        """The array in the objective's precision, checked for NaN and Inf: either makes the product with zeros NaN."""
-        if array.dtype != self.dtype:
-            with np.errstate(over="ignore"):
-                array = array.astype(self.dtype)
-        if self.check_finite and not np.vdot(array, self._zeros) == 0:
-            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
-                                "check_finite=False switches the check off")
-        return array
+        with np.errstate(over="ignore"):
+            return np.ascontiguousarray(array, self.dtype)
 
 
 class Point:
@@ -202,7 +198,8 @@ class Point:
 
     def __init__(self, objective: Objective, w: np.ndarray):
         self._f = objective
-        self.w = np.array(w, dtype=objective.dtype)
+        self.w = objective._workspace.fresh()
+        self.w[:] = w
         self.w.flags.writeable = False
         self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():
@@ -256,9 +253,8 @@ class Point:
             space = self._space()
             self._f._set_direction(0, vector)
             orders = (FIRST,) if space.kept else (VALUE, FIRST)
-            space.direction = None
             (result,) = space.run(orders, (len(orders) - 1,))
-            space.direction = vector.copy()
+            space.has_direction = True
             return result
 
     def _block(self, columns: np.ndarray) -> np.ndarray:
@@ -274,7 +270,6 @@ class Point:
                 for i, vector in enumerate(vectors):
                     self._f._set_direction(i, vector)
                 orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(vectors)))
-                space.direction = None
                 last = range(len(orders) - len(vectors), len(orders))
                 result[:, start:start + len(vectors)] = np.stack(space.run(orders, tuple(last)), axis=1)
         return result
@@ -294,15 +289,14 @@ class Point:
 
     def _third(self, vector: np.ndarray) -> np.ndarray:
         space = self._space()
-        known = space.direction is not None and np.array_equal(space.direction, vector)
+        known = space.has_direction and np.array_equal(space.array("v0")[:vector.size], vector)
         orders: Orders = (SECOND,)
         if not known or space.kept < 3:
             self._f._set_direction(0, vector)
-            space.direction = None
             orders = (FIRST, SECOND) if space.kept else (VALUE, FIRST, SECOND)
         (result,) = space.run(orders, (len(orders) - 1,))
-        space.direction = vector.copy()
-        result *= self._f.dtype.type(FACTORIAL[2])
+        space.has_direction = True
+        space.scale(result, FACTORIAL[2])
         return result
 
     def taylor(self, v: Any) -> Taylor:

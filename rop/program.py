@@ -140,23 +140,23 @@ class Bound:
         stages = [stage for stage in code.stages if stage.instructions]
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
-        self._moving: list[tuple[int, int, Ref]] = []      # operands in spaces that may be moved
+        self._moving: dict[str, list[tuple[int, int, int]]] = {}      # space -> row, operand, offset in it
         row = 0
         for s, stage in enumerate(stages):
             self.stages[s] = row, row + len(stage.instructions), stage.units
             for instruction in stage.instructions:
                 self.table[row, 0] = instruction.kernel.address(dtype)
                 self.table[row, 1:] = _words(instruction.operands, spaces).ravel()
-                self._moving += [(row, i, operand) for i, operand in enumerate(instruction.operands)
-                                 if isinstance(operand, Ref) and operand.space in MOVABLE]
+                for i, operand in enumerate(instruction.operands):
+                    if isinstance(operand, Ref):
+                        self._moving.setdefault(operand.space, []).append((row, i, operand.offset))
                 row += 1
         # as plain integers: asking an array for its address costs a microsecond
         self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
 
     def move(self, addresses: dict[str, int]) -> None:
-        """Puts other data of the same layout in place: new addresses for movable spaces."""
-        for row, i, ref in self._moving:
-            self.table[row, 1 + i] = addresses[ref.space] + ref.offset
+        """Puts other arrays of the same layout in place: new addresses for movable spaces."""
+        for space, address in addresses.items():
+            for row, i, offset in self._moving.get(space, ()):
+                self.table[row, 1 + i] = address + offset
 
-
-MOVABLE = frozenset({"x", "samples", "labels", "dense", "weight", "outputs"})

@@ -7,6 +7,7 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 
 from rop.errors import ArgumentError
 from rop.kernels.cpu.interpreter import runner
+from rop.kernels.cpu.transfer import Transfer
 from rop.kernels.warm import ensure_compiled
 from rop.layers.loss import Targets
 from rop.lowering import Plan, emit_outputs, emit_pass, result_space
@@ -29,16 +31,18 @@ CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums
 CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
+LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
+SHELF = 8                               # such arrays that are kept for another time
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
 _lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
-_home = os.getpid()
+_at_home = True
 
 
 def _after_fork() -> None:
     """The child has no worker threads and may have inherited a held lock: it runs serially, with a new lock."""
-    global _lock
-    _lock = threading.RLock()
+    global _lock, _at_home
+    _lock, _at_home = threading.RLock(), False
 
 
 if hasattr(os, "register_at_fork"):
@@ -47,7 +51,7 @@ if hasattr(os, "register_at_fork"):
 
 def in_home_process() -> bool:
     """Whether Numba's worker threads may be used: not after a fork, which does not take them along."""
-    return os.getpid() == _home
+    return _at_home
 
 
 def engine_lock() -> threading.RLock:
@@ -64,10 +68,36 @@ def choose_lanes(plan: Plan, batch: int) -> int:
 
 def aligned(count: int, dtype: Any) -> np.ndarray:
     """Zeros that start at a cache line."""
-    size = max(count, 1) * np.dtype(dtype).itemsize
-    raw = np.zeros(size + 64, np.uint8)
+    count = max(count, 1)
+    return at_cache_line(np.zeros(count * np.dtype(dtype).itemsize + 64, np.uint8), count, dtype)
+
+
+def at_cache_line(raw: np.ndarray, count: int, dtype: Any) -> np.ndarray:
+    """The first ``count`` numbers in raw bytes that start at a cache line."""
     start = -raw.ctypes.data % 64
-    return raw[start:start + size].view(dtype)
+    return raw[start:start + count * np.dtype(dtype).itemsize].view(dtype)
+
+
+class Shelf:
+    """Long result arrays that are taken again once nobody holds them: the pages of a new one cost as much as filling
+    it. What is given away is a view, so an array on the shelf has no other holder as soon as the view is gone."""
+
+    def __init__(self, count: int, dtype: Any):
+        self._count, self._dtype = count, dtype
+        self._arrays = [np.zeros(0, np.uint8)]              # the first one is never given away: it shows the count …
+        (self._idle,) = (sys.getrefcount(array) for array in self._arrays)          # … of an array that nobody holds
+
+    def take(self) -> np.ndarray:
+        free = [i for i, n in enumerate(sys.getrefcount(array) for array in self._arrays) if i > 0 and n == self._idle]
+        if free:
+            return self._view(self._arrays[free[0]])
+        made = np.empty(self._count * np.dtype(self._dtype).itemsize + 64, np.uint8)
+        if len(self._arrays) <= SHELF:
+            self._arrays.append(made)
+        return self._view(made)
+
+    def _view(self, raw: np.ndarray) -> np.ndarray:
+        return at_cache_line(raw, self._count, self._dtype)
 
 
 @dataclass(eq=False)
@@ -119,12 +149,14 @@ class Workspace:
         self.chunk = self._chunk()
         self.kept = self._kept(memory_limit)
         self.owner: object = None                   # token of the point whose order 0 is in the planes
-        self.direction: np.ndarray | None = None    # the v whose order 1 is in the planes
+        self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
+        self._shelf = Shelf(plan.graph.size + 16, plan.dtype)
         self._cancel = np.zeros(1, np.int64)
         self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
+        self._transfer = Transfer(self.dtype)
         self._allocate()
 
     def _chunk(self) -> int:
@@ -192,6 +224,13 @@ class Workspace:
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
+    def adopt(self, name: str, vector: np.ndarray) -> bool:
+        """Copies a vector to the start of a buffer; returns whether all of it is finite."""
+        return self._transfer.adopt(self._arrays[name], vector, in_home_process())
+
+    def scale(self, vector: np.ndarray, factor: float) -> None:
+        self._transfer.scale(vector, factor, in_home_process())
+
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
         for operation in self.plan.normalisations:
@@ -209,7 +248,16 @@ class Workspace:
             scratch = name.startswith(("plane", "partial", "packed", "panels", "out", "energy", "sums", "scratch"))
             if scratch or name in ("batch", "channels", "totals"):
                 array[:] = np.nan
-        self.owner = self.direction = None
+        self.forget()
+
+    def forget(self) -> None:
+        """What is in the planes belongs to no point any more."""
+        self.owner, self.has_direction = None, False
+
+    def fresh(self) -> np.ndarray:
+        """An array for a vector of parameters, to give away."""
+        n = self.plan.graph.size
+        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf.take()[:n]
 
     # ---------------------------------------------------------------------------------------------------------- passes
     def ensure_direction(self, index: int) -> None:
@@ -251,7 +299,8 @@ class Workspace:
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read."""
         if data is not self._data:
-            self._data, self.owner, self.direction = data, None, None
+            self._data = data
+            self.forget()
             self._arrays["scale"][0] = data.scale
 
     def run(self, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
@@ -259,14 +308,26 @@ class Workspace:
         as fresh arrays, in Taylor coefficients."""
         ready = self.bound(orders, results)
         if self.chunk == self.tiles:
-            self._execute(ready.bound, 0, self.tiles)
-            return [result.copy() for result in ready.results]
+            return self._run_at_once(ready, orders, results)
         sums = [np.zeros(self.plan.graph.size) for _ in results]
         for first in range(0, self.tiles, self.chunk):
             self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
             for total, result in zip(sums, ready.results, strict=True):
                 total += result
         return [total.astype(self.dtype) for total in sums]
+
+    def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
+        if self.plan.graph.size < LONG_RESULT:
+            self._execute(ready.bound, 0, self.tiles)
+            return [result.copy() for result in ready.results]
+        names = [result_space(orders, i) for i in results]
+        arrays = [self._shelf.take() for _ in names]
+        ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
+        try:
+            self._execute(ready.bound, 0, self.tiles)
+        finally:
+            ready.bound.move({name: self.address(name) for name in names})
+        return [array[:self.plan.graph.size] for array in arrays]
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
         """The forward pass alone; result (batch, features) gets the outputs."""
@@ -302,5 +363,5 @@ class Workspace:
             self._cancel[0] = 1
             worker.join()
             self._cancel[0] = 0
-            self.owner = self.direction = None
+            self.forget()
             raise

@@ -53,10 +53,13 @@ def ensure_compiled(dtype: Any) -> None:
 
 def compile_part(name: str, part: int, parts: int) -> None:
     from rop.kernels.cpu.interpreter import runner
+    from rop.kernels.cpu.transfer import Transfer
 
     if part == 0:
         runner(True)
         runner(False)
+    if part == parts - 1:
+        Transfer(name)
     for kernel in all_kernels()[part::parts]:
         kernel.address(np.dtype(name).type)
 

@@ -108,7 +108,7 @@ def _cached(function: Callable[..., Any], parallel: bool) -> Any:
 
 
 _runners: dict[bool, Any] = {}
-SPINS = "3000"
+SPINS = "10000"                       # about a tenth of a millisecond: longer than the Python between two calls
 
 
 def load_threads() -> None:

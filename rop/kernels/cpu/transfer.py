@@ -1,0 +1,83 @@
+"""Vectors of parameters on their way in and out of the engine: copied, checked and scaled in one run over them."""
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numba
+import numpy as np
+from numba import prange, types
+
+from rop.kernels.compile import LOOP_MATH, KernelCache, PerPrecision, loop, real, specialised
+from rop.kernels.cpu.interpreter import load_threads
+
+PARTS = 8                   # slices that threads share …
+LONG = 1 << 16              # … of a vector of at least so many numbers
+
+
+@loop
+def _copy(target, source):
+    """Copies, and returns 0 if all is finite: NaN and Inf make the product with zero NaN."""
+    total = real(0)
+    for i in range(source.size):
+        target[i] = source[i]
+        total += source[i] * real(0)
+    return total
+
+
+@loop
+def _multiply(target, factor):
+    for i in range(target.size):
+        target[i] *= factor
+
+
+def _adopt(target, source, parts):
+    n = source.size
+    spoilt = 0.0
+    for part in prange(parts):
+        low, high = n * part // parts, n * (part + 1) // parts
+        spoilt += _copy(target[low:high], source[low:high])
+    return spoilt
+
+
+def _scale(target, factor, parts):
+    n = target.size
+    for part in prange(parts):
+        _multiply(target[n * part // parts:n * (part + 1) // parts], real(factor))
+
+
+def _made(function: Any, arguments: Any, parallel: bool, dtype: Any) -> Any:
+    if parallel:
+        load_threads()
+    made = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH)(specialised(function, dtype))
+    mode = "parallel" if parallel else "serial"
+    made._cache = KernelCache(f"transfer.{function.__name__}_{np.dtype(dtype).name}_{mode}")
+    made.compile(arguments(numba.from_dtype(np.dtype(dtype))))
+    made.disable_compile()
+    return made
+
+
+def _both(function: Any, arguments: Any) -> dict[bool, PerPrecision]:
+    return {parallel: PerPrecision(partial(_made, function, arguments, parallel)) for parallel in (True, False)}
+
+
+_adopts = _both(_adopt, lambda real: (types.Array(real, 1, "C"), types.Array(real, 1, "C", readonly=True), types.int64))
+_scales = _both(_scale, lambda real: (types.Array(real, 1, "C"), types.float64, types.int64))
+
+
+class Transfer:
+    """``adopt`` and ``scale`` for one precision; long vectors are shared among threads if ``parallel``."""
+
+    def __init__(self, dtype: Any):
+        real = np.dtype(dtype).type
+        self._adopt = {parallel: made.made(real) for parallel, made in _adopts.items()}
+        self._scale = {parallel: made.made(real) for parallel, made in _scales.items()}
+
+    def adopt(self, target: np.ndarray, source: np.ndarray, parallel: bool) -> bool:
+        """Copies a vector to the start of a buffer; returns whether all of it is finite."""
+        many = parallel and source.size >= LONG
+        return self._adopt[many](target, source, PARTS if many else 1) == 0
+
+    def scale(self, target: np.ndarray, factor: float, parallel: bool) -> None:
+        many = parallel and target.size >= LONG
+        self._scale[many](target, factor, PARTS if many else 1)
