@@ -43,7 +43,11 @@ from rop.layers import (
 )
 
 if TYPE_CHECKING:
+    from rop import datasets, eigen, kfac
+    from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
+    from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"
 
@@ -57,6 +61,11 @@ __all__ = [
     "Loss", "CrossEntropy", "NLL", "MSE", "BCEWithLogits",
     # its derivatives
     "Objective", "Point", "Jet",
+    # its curvature
+    "eigen", "kfac", "spectral_radius",
+    # training
+    "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
+    "TrainingStopped", "TrainingInterrupted", "datasets",
     # what can go wrong
     "RopError", "ArgumentError", "ArgumentTypeError",
     "__version__",
@@ -65,13 +74,23 @@ __all__ = [
 globals().update(ACTIVATIONS)  # a new line in the registry of activations is public at once
 __all__ += [name for name in ACTIVATIONS if name not in __all__]
 
-_ON_FIRST_USE = {"Objective": "rop.engine", "Point": "rop.engine", "Jet": "rop.engine"}  # Numba is slow to import
+# Numba and SciPy are slow to import.
+_ON_FIRST_USE = {
+    **dict.fromkeys(("Objective", "Point", "Jet"), "rop.engine"),
+    **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
+    **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
+    **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    "spectral_radius": "rop.eigen",
+}
+_MODULES = ("datasets", "eigen", "kfac")
 
 
 def __getattr__(name: str) -> Any:
     if name in _ON_FIRST_USE:
         value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name]), name)
         return value
+    if name in _MODULES:
+        return import_module(f"rop.{name}")
     raise AttributeError(f"module 'rop' has no attribute {name!r}")
 
 

@@ -1,22 +1,29 @@
-"""Minibatch descent in compiled code: the loop of Algorithm 1 over the steps of an epoch.
+"""Minibatch descent in compiled code: the steps of Algorithm 1 over the batches of an epoch.
 
-``Descent`` owns the parameters while it runs. Python is entered once per call, not once per step; long calls can be
-interrupted between steps.
+``Descent`` owns the parameters while it runs. Python is entered once per call, not once per step.
 """
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
+from rop.engine import check_data, check_state, check_statistics
 from rop.errors import ArgumentError
 from rop.graph import Graph
 from rop.kernels.cpu import descent as compiled
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
 from rop.lowering import lower
+from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.program import ORDERS
-from rop.workspace import DEFAULT_MEMORY, Data, Workspace, engine_lock, in_home_process
+from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
+
+SENSE = 0.5                             # the largest ‖Hv − λv‖ / |λ| of a direction that is followed: tan of an angle
+COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
 
 
 class Descent:
@@ -27,88 +34,188 @@ class Descent:
         batch_size: samples per step.
         w: where to start (n,).
         dtype: precision.
-        mu, K: the penalty μ·max(0, ρ − K); with mu = 0 neither H·v nor R² is computed.
-        iterations: most power iterations per step.
-        tol: they stop at a residual ‖Hv − λv‖ ≤ tol·|λ|; 0 always does all of them.
-        momentum, weight_decay: of the update.
-        seed: of the first direction v; later steps start from the last one.
+        optimizer: SGD or Adam; their schedules are the caller's business.
+        regularizer: None for plain training; its solver must be "power" or "track".
+        state: running statistics of batchnorm.
+        seed: of the first direction v.
+        profile: whether reports say where the time went.
 
     >>> import numpy as np, rop
     >>> from rop.descent import Descent
     >>> net = rop.Sequential(rop.Linear(2, 2))
     >>> x, y = np.eye(2, dtype="f4").repeat(8, 0), np.array([0, 1]).repeat(8)
     >>> d = Descent(net, rop.CrossEntropy(), x, y, batch_size=4, w=net.init())
-    >>> report = d.epoch(np.random.default_rng(0).permutation(16), rate=1.0)
-    >>> report.shape, bool(report[-1, 0] < report[0, 0])
-    ((4, 4), True)
+    >>> d.begin(np.random.default_rng(0).permutation(16))
+    4
+    >>> reports = d.run(0, 4, rate=1.0)
+    >>> reports.shape, bool(reports[-1, 0] < reports[0, 0])
+    ((4, 10), True)
     """
 
     def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray,
-                 dtype: Any = np.float32, mu: float = 0.0, K: float = 0.0,
-                 iterations: int = 10, tol: float = 0.0, momentum: float = 0.0, weight_decay: float = 0.0,
-                 seed: int = 0):
-        from rop.engine import check_data
-        self.dtype = np.dtype(check_dtype("Descent", dtype))
+                 dtype: Any = np.float32, optimizer: Optimizer | None = None,
+                 regularizer: SpectralRadius | None = None, state: Mapping[str, np.ndarray] | None = None,
+                 seed: int = 0, profile: bool = False):
+        self.net, self.dtype = net, np.dtype(check_dtype("Descent", dtype))
         self.batch = check_int("Descent", "batch_size", batch_size)
         x = check_data(x, self.dtype, check_finite=True)
         if len(x) < self.batch:
             raise ArgumentError(f"Descent: expected at least one batch of {self.batch} samples, got {len(x)}")
         plan = lower(net, x.shape[1:], True, loss, self.dtype)
+        check_statistics(net, plan.shapes, self.batch)
         targets = loss.targets(y, len(x), plan.shapes[net.output], self.dtype)
-        self._space = Workspace(plan, self.batch, DEFAULT_MEMORY)
+        self._space = Workspace(plan, self.batch, DEFAULT_MEMORY, one_chunk=True)
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
-        self._mean = loss.reduction == "mean"
-        self._momentum = np.zeros(net.size + 16, self.dtype) if momentum or mu or weight_decay else None
-        self._settings = np.array([0.0, momentum, weight_decay, mu, K, tol, iterations, 1.0])
-        direction = np.random.default_rng(seed).standard_normal(net.size)
-        self._space.ensure_direction(0)
-        self._space.array("v0")[:net.size] = direction / np.linalg.norm(direction)
-        self._space.array("w")[:net.size] = w
+        self._shares = targets.shares if loss.reduction == "mean" else None
+        self._settings = _settings(optimizer or SGD(), regularizer)
+        self._state = check_state(net, state, self.dtype, "Descent")
+        self._seed, self._clock = seed, _clock() if profile else 0
         self.size = net.size
+        self._allocate(w, optimizer or SGD(), regularizer)
+
+    def _allocate(self, w: np.ndarray, optimizer: Optimizer, regularizer: SpectralRadius | None) -> None:
+        space, n = self._space, self.size
+        space.ensure_direction(0)
+        random = np.random.default_rng(self._seed).standard_normal(n)
+        space.array("v0")[:n] = random / np.linalg.norm(random)
+        space.array("w")[:n] = w
+        self._before = aligned(n, self.dtype)           # v as it was when the current step began
+        self._velocity = self._squares = None
+        if isinstance(optimizer, Adam):
+            self._velocity, self._squares = aligned(n, self.dtype), aligned(n, self.dtype)
+        elif optimizer.momentum or optimizer.weight_decay:
+            self._velocity = aligned(n, self.dtype)
+        layers = [(op, net_name) for op in space.plan.normalisations for net_name in [self.net.name_of(op.layer)]]
+        rows = [[space.address("channels") + op.tables[0] * self.dtype.itemsize, op.channels,
+                 self._state[f"{name}.running_mean"].ctypes.data, self._state[f"{name}.running_var"].ctypes.data]
+                for op, name in layers]
+        self._normalisations = np.array(rows, np.int64).reshape(-1, 4)
+        self._averaging = np.array([op.layer.momentum for op, _ in layers], np.float64)
+
+    # ----------------------------------------------------------------------------------------------- what a run carries
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything that changes from step to step; views, so that values can be put back: w, v, the optimizer's
+        memory and the running statistics (as "state/...")."""
+        named = {"w": self._space.array("w")[:self.size], "v": self._space.array("v0")[:self.size],
+                 "velocity": self._velocity, "squares": self._squares}
+        return ({name: array for name, array in named.items() if array is not None}
+                | {f"state/{name}": array for name, array in self._state.items()})
 
     @property
     def w(self) -> np.ndarray:
         """The parameters (a copy)."""
-        return self._space.array("w")[:self.size].copy()
+        return self.arrays["w"].copy()
 
     @property
-    def v(self) -> np.ndarray:
-        """The current direction (a copy)."""
-        return self._space.array("v0")[:self.size].copy()
+    def product(self) -> np.ndarray:
+        """H v of the last step that had a penalty (a view)."""
+        return self._space.array("out1")[:self.size]
 
-    def epoch(self, order: np.ndarray, rate: float) -> np.ndarray:
-        """One pass over samples in the given order, the last partial batch left out. Returns, for each step, loss, ρ,
-        residual and the number of H·v products."""
-        space, steps = self._space, len(order) // self.batch
-        samples = np.full((steps, space.tiles * space.lanes), ~np.int64(order[0]), np.int64)
-        samples[:, :self.batch] = order[:steps * self.batch].reshape(steps, self.batch)
-        self._settings[compiled.RATE] = rate
-        reports = np.zeros((steps, compiled.REPORT))
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """The running statistics (copies)."""
+        return {name: array.copy() for name, array in self._state.items()}
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+    def begin(self, order: np.ndarray) -> int:
+        """Makes an epoch of samples in this order, the last partial batch left out; returns its number of steps."""
+        space, self._steps = self._space, len(order) // self.batch
+        samples = np.full((self._steps, space.tiles * space.lanes), ~np.int64(order[0]), np.int64)
+        samples[:, :self.batch] = order[:self._steps * self.batch].reshape(self._steps, self.batch)
+        self._samples = samples.reshape(-1)
+        self._reports = np.zeros((self._steps, compiled.REPORT))
+        self._given = np.zeros((self._steps, compiled.STEP))
         with engine_lock():
-            descriptor = self._descriptor(np.ascontiguousarray(samples).reshape(-1))
-            self._run(descriptor, reports, steps)
-        return reports
+            self._descriptor = self._describe()
+        return self._steps
 
-    def _descriptor(self, samples: np.ndarray) -> np.ndarray:
-        space = self._space
-        data = Data(self._data.x, self._data.targets, 1.0, samples)
+    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
+            stop: Callable[[], bool] | None = None) -> np.ndarray:
+        """Steps first, …, first + count − 1 of the epoch, with one rate, μ and tolerance or one for each step;
+        ``before`` counts the steps before this epoch. Returns a row of COLUMNS for each step that was done. It is the
+        last one if its loss or ρ is not finite: then w is what it was before that step. ``stop`` is asked now and then
+        during long steps."""
+        count = min(count, self._steps - first)
+        part = self._given[first:first + count]
+        part[:, compiled.RATE], part[:, compiled.MU], part[:, compiled.TOLERANCE] = rate, mu, tol
+        done = np.zeros(1, np.int64)
+
+        def call() -> None:
+            done[0] = compiled.steps(self.dtype, in_home_process())(
+                self._descriptor.ctypes.data, self._settings.ctypes.data, self._given.ctypes.data,
+                self._reports.ctypes.data, first, count, before + first)
+
+        with engine_lock():
+            self._space.bind(self._epoch_data)
+            self._space.array("tile_count")[0] = self._space.tiles
+            products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
+            cancelled = False
+            if self._work * products < LONG_RUN:        # a step is short: whoever wants to stop need not wait long
+                call()
+            else:
+                cancelled = not self._space.call_aside(call, stop or (lambda: False))
+            self._space.forget()
+        if cancelled:                                   # in the middle of a step, which is undone
+            self.arrays["v"][:] = self._before
+        failed = not cancelled and done[0] < count
+        return self._reports[first:first + done[0] + failed].copy()
+
+    def _describe(self) -> np.ndarray:
+        space, at = self._space, self._space.address
+        targets = self._data.targets
+        assert targets is not None
+        data = self._epoch_data = Data(self._data.x, targets, 1.0, self._samples)
         space.bind(data)
-        space.array("tile_count")[0] = space.tiles
-        assert data.targets is not None
         passes = [space.bound(((k, 0),), (0,)).bound for k in ORDERS]
-        words = [word for bound in passes for word in bound.address]
-        at = space.address
-        words += [space.tiles, space.cancel_address, at("w"), at("v0"), at("out0"), at("out1"), at("out2"),
-                  at("scale"), int(data.targets.weight.ctypes.data), int(samples.ctypes.data), space.lanes,
-                  space.plan.output.pixels, int(self._mean), self.size, at("energy0"),
-                  0 if self._momentum is None else int(self._momentum.ctypes.data)]
-        self._kept = data
-        self._work = len(passes[0].table) * space.stride * space.tiles
-        return np.array(words, np.int64)
+        output, labels = space.plan.output, targets.labels
+        shown = labels is not None and output.pixels == 1
 
-    def _run(self, descriptor: np.ndarray, reports: np.ndarray, steps: int) -> None:
-        run = compiled.steps(self.dtype, in_home_process())
-        passes = 1 if self._settings[compiled.MU] == 0 else 2 + self._settings[compiled.ITERATIONS]
-        self._space.call(run, int(descriptor.ctypes.data), int(self._settings.ctypes.data),
-                         int(reports.ctypes.data), 0, steps, work=float(self._work * passes * steps))
-        self._space.forget()
+        def address(array: np.ndarray | None) -> int:
+            return 0 if array is None else int(array.ctypes.data)
+
+        words = {
+            compiled.TILES: space.tiles, compiled.LANES: space.lanes, compiled.CANCEL: space.cancel_address,
+            compiled.W: at("w"), compiled.V: at("v0"), compiled.GRAD: at("out0"), compiled.HVP: at("out1"),
+            compiled.R2: at("out2"), compiled.SIZE: self.size, compiled.SAMPLES: address(self._samples),
+            compiled.SCALE: at("scale"), compiled.SHARES: address(self._shares), compiled.ENERGY: at("energy0"),
+            compiled.VELOCITY: address(self._velocity), compiled.SQUARES: address(self._squares),
+            compiled.OUTPUT: at("plane0") + space.plan.at(output.buffer, 0).offset if shown else 0,
+            compiled.TILE_BYTES: space.stride, compiled.CLASSES: output.channels, compiled.LABELS: address(labels),
+            compiled.NORMALISATIONS: address(self._normalisations), compiled.AVERAGING: address(self._averaging),
+            compiled.NORMALISATION_COUNT: len(self._normalisations), compiled.CLOCK: self._clock,
+            compiled.SEED: self._seed, compiled.BEFORE: address(self._before)}
+        descriptor = np.zeros(compiled.WORDS, np.int64)
+        descriptor[:compiled.PASSES] = [word for bound in passes for word in bound.address]
+        descriptor[list(words)] = list(words.values())
+        self._work = len(passes[0].table) * space.stride * space.tiles
+        return descriptor
+
+
+def _settings(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
+    settings = np.zeros(compiled.SETTINGS)
+    settings[compiled.DECAY] = optimizer.weight_decay
+    if isinstance(optimizer, Adam):
+        settings[compiled.ADAM], settings[compiled.EPSILON] = 1, optimizer.eps
+        settings[compiled.BETA1], settings[compiled.BETA2] = optimizer.betas
+    else:
+        settings[compiled.MOMENTUM], settings[compiled.NESTEROV] = optimizer.momentum, optimizer.nesterov
+    if regularizer is not None:
+        if not regularizer.compiled:
+            raise ArgumentError(f"Descent: expected solver 'power' or 'track', got {regularizer.solver!r}")
+        track = regularizer.solver == "track"
+        settings[compiled.TARGET] = regularizer.K
+        settings[compiled.ITERATIONS] = max(regularizer.maxiter, regularizer.products) if track else regularizer.maxiter
+        settings[compiled.LEAST] = regularizer.products if track else 1
+        settings[compiled.SENSE] = SENSE if track else 0
+        settings[compiled.ABSOLUTE], settings[compiled.WARM] = regularizer.stop == "paper", regularizer.warm_start
+        settings[compiled.CLIP] = regularizer.clip or 0
+    return settings
+
+
+def _clock() -> int:
+    """The address of clock_gettime, where there is one."""
+    try:
+        return ctypes.cast(ctypes.CDLL(ctypes.util.find_library("c")).clock_gettime, ctypes.c_void_p).value or 0
+    except (OSError, AttributeError, TypeError):
+        return 0

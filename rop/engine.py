@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from rop.workspace import (
     engine_lock,
     lane_samples,
 )
+
+if TYPE_CHECKING:
+    from scipy.sparse.linalg import LinearOperator
 
 State = Mapping[str, np.ndarray]
 VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)      # (order, direction) of the passes at a point
@@ -311,6 +314,19 @@ class Point:
         with engine_lock():
             self._third(vector)
             return Taylor(self.loss, self._f._energy(1), self._f._energy(2))
+
+    def hessian(self) -> LinearOperator:
+        """H(w) as a scipy.sparse.linalg.LinearOperator, symmetric, (n, n), in the objective's precision.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((4, 1)), np.ones((4, 1)))
+        >>> H = f.at(np.zeros(2, "f4")).hessian()
+        >>> H @ np.ones(2)
+        array([4., 4.], dtype=float32)
+        """
+        from rop.eigen import Hessian  # SciPy is loaded only where it is asked for
+
+        return Hessian(self)
 
     def _batch_statistics(self) -> dict[str, np.ndarray]:
         space, result = self._f._workspace, {}

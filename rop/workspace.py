@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,7 +138,7 @@ def lane_samples(batch: int, lanes: int) -> np.ndarray:
 class Workspace:
     """Buffers for one plan and one batch size; at most one point's activations are in them at a time."""
 
-    def __init__(self, plan: Plan, batch: int, memory_limit: int):
+    def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
         if not plan.lanes:
@@ -146,7 +146,7 @@ class Workspace:
         self.lanes = plan.lanes
         self.tiles = -(-batch // plan.lanes)
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
-        self.chunk = self._chunk()
+        self.chunk = self.tiles if one_chunk else self._chunk()
         self.kept = self._kept(memory_limit)
         self.owner: object = None                   # token of the point whose order 0 is in the planes
         self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
@@ -339,29 +339,36 @@ class Workspace:
 
     def _execute(self, bound: Bound, first: int, tiles: int) -> None:
         self._arrays["tile_count"][0] = tiles
-        self.call(runner(in_home_process()), *bound.address, tiles, first, self.cancel_address,
-                  work=len(bound.table) * self.stride * tiles)
+        run, arguments = runner(in_home_process()), (*bound.address, tiles, first, self.cancel_address)
+        if len(bound.table) * self.stride * tiles < LONG_RUN:
+            run(*arguments)
+        else:
+            self.call_aside(lambda: run(*arguments))
 
-    def call(self, function: Any, *arguments: int, work: float) -> None:
-        """A compiled call. If its work (instructions times bytes) is much, in a thread of its own, so that Ctrl-C
-        reaches Python and can cancel it."""
-        if work < LONG_RUN:
-            function(*arguments)
-            return
+    def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
+        """A long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel it; so does
+        ``stop``, which is asked now and then. Returns whether the call came to its end."""
         threads = numba.get_num_threads()
 
         def target() -> None:
             numba.set_num_threads(threads)
-            function(*arguments)
+            function()
 
         worker = threading.Thread(target=target, daemon=True)
         worker.start()
         try:
             while worker.is_alive():
                 worker.join(0.1)
+                if stop():
+                    self._cancel_and_wait(worker)
+                    return False
         except BaseException:
-            self._cancel[0] = 1
-            worker.join()
-            self._cancel[0] = 0
-            self.forget()
+            self._cancel_and_wait(worker)
             raise
+        return True
+
+    def _cancel_and_wait(self, worker: threading.Thread) -> None:
+        self._cancel[0] = 1
+        worker.join()
+        self._cancel[0] = 0
+        self.forget()

@@ -15,6 +15,7 @@ from rop import cli
 from rop.bench import engines, flops, growth, problems, report, runner, worker
 from rop.bench.engines import Step
 from rop.bench.problems import Conv, Linear, Problem
+from rop.commands.bench import bench_settings
 
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
@@ -418,7 +419,7 @@ def test_thin_run():
 )
 def test_options(options: str, problems_left: int, grows: bool, thin: bool):
     parsed = cli.parser().parse_args(["bench", *options.split()])
-    settings = cli.bench_settings(parsed, runner, problems)
+    settings = bench_settings(parsed, runner, problems)
     assert (len(settings.problems), settings.growth, settings.thin) == (problems_left, grows, thin)
 
 
@@ -426,7 +427,7 @@ def test_options(options: str, problems_left: int, grows: bool, thin: bool):
 def test_name_needs_a_folder_and_is_none(options: str):
     parsed = cli.parser().parse_args(["bench", *options.split()])
     with pytest.raises(ValueError, match="--name"):
-        cli.bench_settings(parsed, runner, problems)
+        bench_settings(parsed, runner, problems)
 
 
 # ------------------------------------------------------------------------------------------------------------- growth

@@ -10,6 +10,8 @@ import pytest
 
 import rop
 from rop import cli
+from rop.commands import bench, demo
+from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
@@ -45,7 +47,7 @@ def test_help_names_the_commands_and_exit_codes():
 def test_wrong_usage(arguments: list[str], message: str, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
-    assert stop.value.code == cli.USAGE
+    assert stop.value.code == USAGE
     assert message in capsys.readouterr().err
 
 
@@ -61,18 +63,18 @@ def test_wrong_usage(arguments: list[str], message: str, capsys):
     ],
 )
 def test_wrong_bench_options(arguments: list[str], message: str, capsys):
-    assert cli.main(["bench", *arguments]) == cli.USAGE
+    assert cli.main(["bench", *arguments]) == USAGE
     assert message in capsys.readouterr().err
 
 
 def test_bench_list(capsys):
-    assert cli.main(["bench", "--list"]) == cli.OK
+    assert cli.main(["bench", "--list"]) == OK
     assert "forest" in capsys.readouterr().out
 
 
 def test_bench_saves_what_it_measured(tmp_path, capsys):
     options = "--problems mlp:5-4-3 --engines rop torch --batch 4 --dtype float32 --works grad --threads 1 --rounds 1"
-    assert cli.main(["bench", *options.split(), "--out", str(tmp_path), "--json", str(tmp_path / "b.json")]) == cli.OK
+    assert cli.main(["bench", *options.split(), "--out", str(tmp_path), "--json", str(tmp_path / "b.json")]) == OK
     out = capsys.readouterr()
     assert "loss+grad" in out.out and "loss+grad: rop" in out.err
     assert (tmp_path / "b.json").read_text("utf-8") == (tmp_path / "results.json").read_text("utf-8")
@@ -82,27 +84,27 @@ def test_bench_without_its_package(monkeypatch, capsys):
     def absent(name: str):
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(cli, "import_module", absent)
-    assert cli.main(["bench"]) == cli.FAILED
+    monkeypatch.setattr(bench, "import_module", absent)
+    assert cli.main(["bench"]) == FAILED
     assert "pip install -e '.[bench]'" in capsys.readouterr().err
 
 
 def test_demo():
-    done = run("demo", "--batch", "40", "--seed", "3")
+    done = run("demo", "--batch", "40", "--seed", "3", "--epochs", "2")
     assert done.returncode == 0, done.stderr
-    for part in ("40 images", "loss", "∇f", "H v", "vᵀ∇H v", "all three agree"):
+    for part in ("40 images", "loss", "∇f", "H v", "vᵀ∇H v", "all three agree", "μ = 0 ", "μ = 0.01"):
         assert part in done.stdout
 
 
 def test_demo_fails_if_the_check_does(monkeypatch, capsys):
-    monkeypatch.setattr(cli, "TOLERANCE", 0.0)
-    assert cli.main(["demo", "--batch", "8"]) == cli.FAILED
+    monkeypatch.setattr(demo, "TOLERANCE", 0.0)
+    assert cli.main(["demo", "--batch", "8"]) == FAILED
     assert "NOT all of them agree" in capsys.readouterr().out
 
 
 def test_demo_without_scikit_learn(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    x, y, source = cli.digits(12)
+    x, y, source = demo.digits(12)
     assert x.shape == (12, 1, 8, 8) and y.shape == (12,) and "made-up" in source
     assert np.isfinite(x).all() and 0 <= y.min() <= y.max() < 10
 
@@ -111,8 +113,8 @@ def test_errors_of_the_package_are_one_line(monkeypatch, capsys):
     def fail(count: int):
         raise rop.ArgumentError("x: expected this, got that")
 
-    monkeypatch.setattr(cli, "digits", fail)
-    assert cli.main(["demo"]) == cli.FAILED
+    monkeypatch.setattr(demo, "digits", fail)
+    assert cli.main(["demo"]) == FAILED
     assert capsys.readouterr().err == "rop demo: x: expected this, got that\n"
 
 
@@ -120,6 +122,6 @@ def test_interrupt(monkeypatch, capsys):
     def interrupt(count: int):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "digits", interrupt)
-    assert cli.main(["demo"]) == cli.FAILED
+    monkeypatch.setattr(demo, "digits", interrupt)
+    assert cli.main(["demo"]) == INTERRUPTED
     assert "interrupted" in capsys.readouterr().err

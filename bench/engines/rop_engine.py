@@ -126,19 +126,17 @@ class Rop(Engine):
 
     # ------------------------------------------------------------------------------------------------ steps and epochs
     def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
-        made = Descent(network(self.problem), self.loss(), x, y, batch_size=self.batch, w=self.points[0],
-                       dtype=self.dtype, mu=mu, K=Step.K, iterations=Step.ITERATIONS, tol=0.0)  # fmt: skip
-        space = made._space
-        if space.tiles > space.chunk:
-            raise RuntimeError(f"Descent has room for {space.chunk} tiles, a batch of {self.batch} has {space.tiles}")
-        return made
+        penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative") if mu else None
+        return Descent(network(self.problem), self.loss(), x, y, batch_size=self.batch, w=self.points[0],
+                       dtype=self.dtype, regularizer=penalty)  # fmt: skip
 
     def step(self, repetition: int) -> Any:
         d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
-        restart(d, self.points[repetition % 2], self.directions[repetition % 2])
-        (report,) = d.epoch(self.keep("samples", lambda: np.arange(self.batch)), Step.RATE)
-        v = d.v
-        return report[0], np.dot(d._space.array("out1")[: d.size], v), d.w, v  # the report has |λ|
+        d.arrays["w"][:], d.arrays["v"][:] = self.points[repetition % 2], self.directions[repetition % 2]
+        d.begin(self.keep("samples", lambda: np.arange(self.batch)))
+        ((loss, *_),) = d.run(0, 1, rate=Step.RATE, mu=Step.MU)
+        v = d.arrays["v"].copy()
+        return loss, np.dot(d.product, v), d.w, v  # the report has |λ|
 
     def step_python(self, repetition: int) -> Any:
         w, v = self.points[repetition % 2], self.directions[repetition % 2]
@@ -156,13 +154,6 @@ class Rop(Engine):
     def epoch(self, repetition: int) -> Any:
         data = self.epoch_data()
         d = self.keep("epochs", lambda: self.descent(data.x, data.y, 0.0))
-        restart(d, self.points[repetition % 2])
-        reports = d.epoch(self.order(repetition), Step.RATE)
+        d.arrays["w"][:] = self.points[repetition % 2]
+        reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE)
         return reports[:, 0].mean(), d.w
-
-
-def restart(d: Descent, w: np.ndarray, v: np.ndarray | None = None) -> None:
-    """A descent goes on where it stopped; here it starts again from w, its power iteration from v."""
-    d._space.array("w")[: d.size] = w
-    if v is not None:
-        d._space.array("v0")[: d.size] = v

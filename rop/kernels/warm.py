@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +54,17 @@ def ensure_compiled(dtype: Any) -> None:
 
 
 def compile_part(name: str, part: int, parts: int) -> None:
+    """Every so many-th thing to compile, the slowest ones first, so that all parts take about as long."""
+    from rop.kernels.cpu import descent
     from rop.kernels.cpu.interpreter import runner
     from rop.kernels.cpu.transfer import Transfer
 
-    if part == 0:
-        runner(True)
-        runner(False)
-    if part == parts - 1:
-        Transfer(name)
-    for kernel in all_kernels()[part::parts]:
-        kernel.address(np.dtype(name).type)
+    dtype = np.dtype(name).type
+    work: list[Callable[[], Any]] = [lambda: descent.steps(dtype, True), lambda: (runner(True), runner(False)),
+                                     lambda: Transfer(dtype)]
+    work += [partial(kernel.address, dtype) for kernel in all_kernels()]
+    for compile_one in work[part::parts]:
+        compile_one()
 
 
 def _start(name: str, part: int, parts: int) -> subprocess.Popen | None:

@@ -55,7 +55,12 @@ class Targets:
     labels: np.ndarray | None  # (batch, P) int64
     dense: np.ndarray | None  # (batch, *output_shape)
     weight: np.ndarray  # (batch, P), ω
-    total: float  # 1/κ for reduction "mean"
+    shares: np.ndarray  # (batch,) float64, what each sample adds to the total
+
+    @property
+    def total(self) -> float:
+        """1/κ for reduction "mean"."""
+        return float(self.shares.sum())
 
 
 class Loss(Immutable):
@@ -79,6 +84,21 @@ class Loss(Immutable):
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
         """``shape`` is that of the outputs, with the batch."""
+        raise NotImplementedError
+
+    def value(self, outputs: np.ndarray, y: Any) -> float:
+        """E⁰ of outputs (batch, ...) that are there already, in float64.
+
+        >>> MSE().value(np.array([[1.0, 2.0]]), np.array([[0.0, 0.0]]))
+        2.5
+        """
+        z = np.asarray(outputs, np.float64)
+        targets = self.targets(y, len(z), z.shape[1:], np.float64)
+        energy = self._energy(z, targets)
+        return energy / targets.total if self.reduction == "mean" else energy
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        """E⁰ with κ = 1."""
         raise NotImplementedError
 
 
@@ -115,16 +135,15 @@ class _ClassLoss(Loss):
         labels = np.where(kept, y, 0).astype(np.int64)
         return labels.reshape(shape[0], -1), kept.reshape(shape[0], -1)
 
-    def _label_weights(self, labels: np.ndarray, kept: np.ndarray, classes: int) -> tuple[np.ndarray, float]:
-        """ω = w_y (batch, P), 0 for labels to leave out, and its sum."""
+    def _label_weights(self, labels: np.ndarray, kept: np.ndarray, classes: int) -> np.ndarray:
+        """ω = w_y (batch, P), 0 for labels to leave out."""
         weight = np.where(kept, self._weight_for(classes)[labels], 0.0)
-        total = float(weight.sum())
-        if total == 0 and self.reduction == "mean":
+        if weight.sum() == 0 and self.reduction == "mean":
             raise ArgumentError(
                 f"{type(self).__name__}: expected at least one label with a weight above 0, got none (ignore_index is "
                 f"{self.ignore_index}); the mean over nothing is undefined, use reduction='sum' or other data"
             )
-        return weight, total
+        return weight
 
 
 class CrossEntropy(_ClassLoss):
@@ -148,10 +167,10 @@ class CrossEntropy(_ClassLoss):
         if y.dtype.kind == "f" and y.ndim == len(shape):
             return self._from_probabilities(y, shape, dtype)
         labels, kept = self._labels(y, shape)
-        weight, total = self._label_weights(labels, kept, shape[1])
+        weight = self._label_weights(labels, kept, shape[1])
         if self.label_smoothing == 0:
-            return Targets(labels, None, weight.astype(dtype), total)
-        return _dense_targets(self._smoothed(labels, kept, weight, shape), total, dtype)
+            return Targets(labels, None, weight.astype(dtype), weight.sum(axis=1))
+        return _dense_targets(self._smoothed(labels, kept, weight, shape), weight.sum(axis=1), dtype)
 
     def _smoothed(self, labels: np.ndarray, kept: np.ndarray, weight: np.ndarray, shape: Shape) -> np.ndarray:
         """q = (1 − ε) w_y 1[c = y] + ε w_c / K, and 0 for labels to leave out."""
@@ -169,7 +188,13 @@ class CrossEntropy(_ClassLoss):
             raise ArgumentError("CrossEntropy: ignore_index works with class indices only, got probabilities")
         classes, eps = shape[1], self.label_smoothing
         per_class = self._weight_for(classes).reshape(-1, *[1] * (len(shape) - 2))
-        return _dense_targets(per_class * ((1 - eps) * t + eps / classes), t.size / classes, dtype)
+        shares = np.full(shape[0], float(math.prod(shape[2:])))
+        return _dense_targets(per_class * ((1 - eps) * t + eps / classes), shares, dtype)
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        top = z.max(axis=1, keepdims=True)
+        logs = z - top - np.log(np.exp(z - top).sum(axis=1, keepdims=True))
+        return _chosen(logs, targets) if targets.labels is not None else -float((targets.dense * logs).sum())
 
 
 class NLL(_ClassLoss):
@@ -184,8 +209,11 @@ class NLL(_ClassLoss):
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
         labels, kept = self._labels(y, shape)
-        weight, total = self._label_weights(labels, kept, shape[1])
-        return Targets(labels, None, weight.astype(dtype), total)
+        weight = self._label_weights(labels, kept, shape[1])
+        return Targets(labels, None, weight.astype(dtype), weight.sum(axis=1))
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        return _chosen(z, targets)
 
 
 class _DenseLoss(Loss):
@@ -194,7 +222,7 @@ class _DenseLoss(Loss):
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
         dense = _check_dense(type(self).__name__, y, shape, dtype)
         ones = np.ones((shape[0], math.prod(shape[2:])), dtype)
-        return Targets(None, dense, ones, float(dense.size))
+        return Targets(None, dense, ones, np.full(shape[0], float(math.prod(shape[1:]))))
 
 
 class MSE(_DenseLoss):
@@ -203,6 +231,9 @@ class MSE(_DenseLoss):
     >>> MSE().targets([[0.5, 1.5]], batch=1, output_shape=(2,), dtype=np.float32).total
     2.0
     """
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        return float(((z - targets.dense) ** 2).sum())
 
 
 class BCEWithLogits(_DenseLoss):
@@ -215,6 +246,9 @@ class BCEWithLogits(_DenseLoss):
         if low < 0 or high > 1:
             raise ArgumentError(f"BCEWithLogits: expected targets in [0, 1], got values from {low:g} to {high:g}")
         return targets
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        return float((np.logaddexp(0, z) - targets.dense * z).sum())
 
 
 def _class_weight(owner: str, weight: Any) -> np.ndarray:
@@ -277,7 +311,14 @@ def _check_dense(owner: str, y: np.ndarray, shape: Shape, dtype: np.dtype) -> np
     return dense
 
 
-def _dense_targets(q: np.ndarray, total: float, dtype: np.dtype) -> Targets:
+def _dense_targets(q: np.ndarray, shares: np.ndarray, dtype: np.dtype) -> Targets:
     """Cross-entropy targets q (batch, K, ...) with ω = Σ_c q_c."""
     weight = q.sum(axis=1).reshape(len(q), -1)
-    return Targets(None, q.astype(dtype), weight.astype(dtype), total)
+    return Targets(None, q.astype(dtype), weight.astype(dtype), shares)
+
+
+def _chosen(logs: np.ndarray, targets: Targets) -> float:
+    """−Σ ω l_y."""
+    assert targets.labels is not None
+    flat = logs.reshape(*logs.shape[:2], -1)
+    return -float((targets.weight * np.take_along_axis(flat, targets.labels[:, None], axis=1)[:, 0]).sum())

@@ -1,7 +1,8 @@
-"""Training steps in compiled code: sampling, power iteration, R² and the update, without returning to Python.
+"""Training steps in compiled code: gradient, dominant eigenpair, R² and the update, without returning to Python.
 
-One call does a number of steps of Algorithm 1: gradient, dominant eigenpair by power iteration, third-order product,
-SGD update. All passes are tables for the interpreter; a step's samples are those of its tiles in the epoch's list.
+One call does a number of steps of Algorithm 1. All passes are tables for the interpreter; a step's samples are those of
+its tiles in the epoch's list. Sums over parameters are made slice by slice and added up in the order of the slices, in
+float64, so they do not depend on threads.
 """
 from __future__ import annotations
 
@@ -10,157 +11,377 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import types
+from llvmlite import ir
+from numba import prange, types
+from numba.extending import intrinsic
 
-from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, loop, real, specialised
+from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, helper, itemsize, loop, real, specialised
+from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
 from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
 from rop.kernels.cpu.memory import doubles, integers, reals
-from rop.kernels.cpu.vector import peek
+from rop.kernels.cpu.transfer import LONG, PARTS
+from rop.kernels.cpu.vector import I64, address_of, peek
 
-# Words of the descriptor of a run: three passes (table, stages, number of stages) and the addresses they share.
+# The descriptor of a run, int64: three passes (table, stages, number of stages), then numbers and addresses.
 PASSES = 9
-(TILES, CANCEL, W, V, GRAD, HVP, R2, SCALE, WEIGHT, SAMPLES, LANES, PIXELS, MEAN, SIZE, ENERGY,
- VELOCITY) = range(PASSES, PASSES + 16)
-WORDS = PASSES + 16
+(TILES, LANES, CANCEL, W, V, GRAD, HVP, R2, SIZE, SAMPLES, SCALE,
+ SHARES,                    # each sample's share of what a mean divides by; 0 for reduction "sum"
+ ENERGY,
+ VELOCITY,                  # momentum or Adam's first moment; 0: none
+ SQUARES,                   # Adam's second moment
+ OUTPUT,                    # outputs of the first tile; 0: there is no accuracy
+ TILE_BYTES, CLASSES, LABELS,
+ NORMALISATIONS,            # a row for each batchnorm layer: channel table, channels, running mean, running variance
+ NORMALISATION_COUNT,
+ AVERAGING,                 # and how much of the new statistics its running averages take in, float64
+ CLOCK,                     # clock_gettime, for a profile; 0: none
+ SEED,
+ BEFORE) = range(PASSES, PASSES + 25)      # room for the v with which a step began, in case it is cancelled
+WORDS = PASSES + 25
 
 # Settings of a run, float64.
-RATE, MOMENTUM, DECAY, MU, TARGET, TOLERANCE, ITERATIONS, RELATIVE = range(8)
-SETTINGS = 8
+(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, LEAST, SENSE, ABSOLUTE, WARM,
+ CLIP) = range(14)
+SETTINGS = 14
 
-# What a step reports, float64.
-LOSS, RHO, RESIDUAL, PRODUCTS = range(4)
-REPORT = 4
+# Settings of a step, float64.
+RATE, MU, TOLERANCE = range(3)
+STEP = 3
 
-run: Any = None                       # the interpreter: bound below, parallel or not
+# What a step reports, float64: the penalty says whether ∇ρ took part; then nanoseconds of its parts.
+LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = range(10)
+REPORT = 10
+
+run: Any = None                       # bound when a version is made: the interpreter and the sums, parallel or not
+moments: Any = None
+update: Any = None
 
 
+# ------------------------------------------------------------------------------------------------- sums over parameters
 @loop
-def dot(a, b):
-    s = real(0)
-    for i in range(a.size):
-        s += a[i] * b[i]
-    return s
-
-
-@loop
-def residual(u, v, rho):
-    """‖u − ρ v‖²."""
-    s = real(0)
+def _moments(u, v, sums):
+    """sums = uᵀu, uᵀv, vᵀv."""
+    uu, uv, vv = 0.0, 0.0, 0.0
     for i in range(u.size):
-        d = u[i] - rho * v[i]
+        a = np.float64(u[i])
+        b = np.float64(v[i])
+        uu += a * a
+        uv += a * b
+        vv += b * b
+    sums[0] = uu
+    sums[1] = uv
+    sums[2] = vv
+
+
+@loop
+def _distance(u, v, factor):
+    """‖u − factor·v‖²."""
+    s = 0.0
+    for i in range(u.size):
+        d = np.float64(u[i]) - factor * np.float64(v[i])
         s += d * d
     return s
 
 
 @loop
-def scale_into(y, x, factor):
+def _scale_into(y, x, factor):
     for i in range(y.size):
         y[i] = factor * x[i]
 
 
-@loop
-def update(w, velocity, g, h, mu, rate, momentum, decay):
-    """p = g + μ h + decay·w; velocity = momentum·velocity + p; w −= rate·velocity."""
-    for i in range(w.size):
-        p = g[i] + mu * h[i] + decay * w[i]
-        velocity[i] = momentum * velocity[i] + p
-        w[i] -= rate * velocity[i]
+def _all_moments(u, v, total):
+    """total = uᵀu, uᵀv, vᵀv."""
+    n = u.size
+    if n < LONG:
+        _moments(u, v, total)
+        return
+    sums = np.empty((PARTS, 3))
+    for part in prange(PARTS):
+        low, high = n * part // PARTS, n * (part + 1) // PARTS
+        _moments(u[low:high], v[low:high], sums[part])
+    total[:] = 0.0
+    for part in range(PARTS):
+        total += sums[part]
 
 
+# ------------------------------------------------------------------------------------------------------------- updates
 @loop
-def plain_update(w, g, rate):
+def _plain(w, g, rate):
     for i in range(w.size):
         w[i] -= rate * g[i]
 
 
-def _batch_scale(d, first):
-    """1 / Σ weight of a step's samples: torch's meaning of mean, batch by batch."""
-    samples = integers(d[SAMPLES] + 8 * first * d[LANES], d[TILES] * d[LANES])
-    weight = reals(d[WEIGHT], 1 << 40)
+@loop
+def _sgd(w, velocity, g, h, factor, rate, momentum, decay, nesterov):
+    """p = g + factor·h + decay·w; velocity = momentum·velocity + p; w −= rate·(velocity, or p + momentum·velocity)."""
+    for i in range(w.size):
+        p = g[i] + factor * h[i] + decay * w[i]
+        velocity[i] = momentum * velocity[i] + p
+        w[i] -= rate * (p + momentum * velocity[i] if nesterov else velocity[i])
+
+
+@loop
+def _penalised(w, g, h, factor, rate):
+    for i in range(w.size):
+        w[i] -= rate * (g[i] + factor * h[i])
+
+
+@loop
+def _adam(w, mean, squares, g, h, factor, rate, beta1, beta2, eps, decay, scale):
+    """Moments of p, and w −= rate·mean / (√squares·scale + ε), both biases corrected by the caller's factors."""
+    for i in range(w.size):
+        p = g[i] + factor * h[i] + decay * w[i]
+        mean[i] = beta1 * mean[i] + (real(1) - beta1) * p
+        squares[i] = beta2 * squares[i] + (real(1) - beta2) * p * p
+        w[i] -= rate * mean[i] / (np.sqrt(squares[i]) * scale + eps)
+
+
+@helper
+def slice_of(address, low, high):
+    return reals(address + low * itemsize, high - low)
+
+
+@helper
+def update_slice(d, settings, rate, scale, factor, low, high):
+    """One step of the optimizer along g + factor·h, for some of the parameters."""
+    w, g, h = slice_of(d[W], low, high), slice_of(d[GRAD], low, high), slice_of(d[R2], low, high)
+    if settings[ADAM] != 0:
+        _adam(w, slice_of(d[VELOCITY], low, high), slice_of(d[SQUARES], low, high), g, h, real(factor), real(rate),
+              real(settings[BETA1]), real(settings[BETA2]), real(settings[EPSILON]), real(settings[DECAY]), real(scale))
+    elif d[VELOCITY] != 0:
+        _sgd(w, slice_of(d[VELOCITY], low, high), g, h, real(factor), real(rate), real(settings[MOMENTUM]),
+             real(settings[DECAY]), settings[NESTEROV] != 0)
+    elif factor != 0.0:
+        _penalised(w, g, h, real(factor), real(rate))
+    else:
+        _plain(w, g, real(rate))
+
+
+def _update(d, settings, rate, factor, t):
+    """One step of the optimizer; t counts steps from 1 and corrects the biases of Adam's moments."""
+    scale = 1.0
+    if settings[ADAM] != 0:
+        rate /= 1.0 - settings[BETA1] ** t
+        scale /= np.sqrt(1.0 - settings[BETA2] ** t)
+    n = d[SIZE]
+    if n < LONG:
+        update_slice(d, settings, rate, scale, factor, 0, n)
+    else:
+        for part in prange(PARTS):
+            update_slice(d, settings, rate, scale, factor, n * part // PARTS, n * (part + 1) // PARTS)
+
+
+# --------------------------------------------------------------------------------------------------------- eigenvector
+@helper
+def mixed(key):
+    """64 well-mixed bits of a key (splitmix64's finaliser)."""
+    z = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+@helper
+def random_direction(v, seed, step):
+    """A unit vector that depends on seed and step only, so that an interrupted run can be continued."""
+    key = mixed(mixed(np.uint64(seed)) + np.uint64(step))
     total = 0.0
-    for i in samples:
-        if i >= 0:
-            for p in range(d[PIXELS]):
-                total += weight[i * d[PIXELS] + p]
-    return 1.0 / total
+    for i in range(v.size):
+        a = float(mixed(key + np.uint64(2 * i)) >> np.uint64(11)) * 2.0 ** -53
+        b = float(mixed(key + np.uint64(2 * i + 1)) >> np.uint64(11)) * 2.0 ** -53
+        normal = np.sqrt(-2.0 * np.log(1.0 - a)) * np.cos(2.0 * np.pi * b)
+        v[i] = real(normal)
+        total += normal * normal
+    for i in range(v.size):
+        v[i] = real(v[i] / np.sqrt(total))
 
 
 def _pass(d, which, first):
     run(d[3 * which], d[3 * which + 1], d[3 * which + 2], d[TILES], first, d[CANCEL])
 
 
-def _power(d, first, settings, report):
-    """Power iteration from the v in place; leaves v with the product H v that belongs to it, and returns λ."""
+@helper
+def enough(settings, tolerance, value, before, residual, products):
+    """Whether power iteration may stop: at the tolerance, or, when it only follows the eigenvector from step to step,
+    as soon as the direction makes sense."""
+    if products < settings[LEAST]:
+        return False
+    if settings[SENSE] > 0:
+        return residual <= settings[SENSE] * abs(value)
+    if settings[ABSOLUTE] != 0:
+        return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
+    return residual <= tolerance * abs(value)
+
+
+def _power(d, settings, tolerance, first, report, total):
+    """Power iteration from the v in place; leaves v with the product u = H v that belongs to it, and returns λ."""
     n = d[SIZE]
     u, v = reals(d[HVP], n), reals(d[V], n)
-    eigenvalue = 0.0
+    value = 0.0
     for iteration in range(int(settings[ITERATIONS])):
         if iteration > 0:
-            scale_into(v, u, real(1.0 / np.sqrt(dot(u, u))))
+            _scale_into(v, u, real(1.0 / np.sqrt(total[0])))
         _pass(d, 1, first)
-        before = eigenvalue
-        eigenvalue = float(dot(u, v))
-        report[RESIDUAL] = np.sqrt(residual(u, v, real(eigenvalue)))
+        before = value
+        moments(u, v, total)
+        value = total[1] / total[2]
+        squared = total[0] - value * total[1]
+        if not squared > 1e-12 * total[0]:                # cancelled, or not a number
+            squared = _distance(u, v, value)
+        report[RESIDUAL] = np.sqrt(squared / total[2])
         report[PRODUCTS] = iteration + 1
-        if report[RESIDUAL] <= settings[TOLERANCE] * (abs(eigenvalue) if settings[RELATIVE] != 0 else 1.0):
+        if not np.isfinite(value) or total[0] == 0.0 or peek(d[CANCEL]) != 0:
             break
-        if settings[RELATIVE] == 0 and abs(eigenvalue - before) <= settings[TOLERANCE] * abs(eigenvalue):
+        if enough(settings, tolerance, value, before, report[RESIDUAL], iteration + 1):
             break
-        if not np.isfinite(eigenvalue) or dot(u, u) == 0:
-            break
-    return eigenvalue
+    return value
 
 
-def _steps(descriptor, settings_at, reports, first_step, count):
-    """``count`` steps of Algorithm 1 from ``first_step`` of the epoch; returns how many were done."""
+# --------------------------------------------------------------------------------------------------------------- steps
+def _batch_scale(d, first):
+    """1 / total of a step's samples: torch's meaning of mean, batch by batch; 0 if nothing in it counts."""
+    samples = integers(d[SAMPLES] + 8 * first * d[LANES], d[TILES] * d[LANES])
+    shares = doubles(d[SHARES], 1 << 40)
+    total = 0.0
+    for i in samples:
+        if i >= 0:
+            total += shares[i]
+    return 1.0 / total if total > 0 else 0.0
+
+
+def _correct(d, first):
+    """How many samples of a step have their largest output at their label."""
+    samples = integers(d[SAMPLES] + 8 * first * d[LANES], d[TILES] * d[LANES])
+    labels = integers(d[LABELS], 1 << 40)
+    lanes, classes = d[LANES], d[CLASSES]
+    count = 0
+    for tile in range(d[TILES]):
+        z = reals(d[OUTPUT] + tile * d[TILE_BYTES], classes * lanes)
+        for lane in range(lanes):
+            i = samples[tile * lanes + lane]
+            if i >= 0:
+                label = labels[i]
+                chosen = z[label * lanes + lane]
+                best = True
+                for c in range(classes):
+                    best = best and (z[c * lanes + lane] < chosen or (c >= label and z[c * lanes + lane] == chosen))
+                count += 1 if best else 0
+    return count
+
+
+def _average(d):
+    """Running averages of batchnorm: mean and unbiased variance of the batch are taken in."""
+    for i in range(d[NORMALISATION_COUNT]):
+        row = integers(d[NORMALISATIONS] + 32 * i, 4)
+        channels = row[1]
+        part = real(doubles(d[AVERAGING], d[NORMALISATION_COUNT])[i])
+        count = field(row[0], COUNT, channels)
+        for which in range(2):
+            new = field(row[0], MEAN if which == 0 else VARIANCE, channels)
+            running = reals(row[2 + which], channels)
+            for c in range(channels):
+                unbiased = new[c] if which == 0 else new[c] * count[c] / (count[c] - real(1))
+                running[c] += part * (unbiased - running[c])
+
+
+@intrinsic
+def _call_clock(typingctx, function, place):
+    """clock_gettime(CLOCK_MONOTONIC, place), by its address."""
+    def codegen(context, builder, signature, args):
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), I64])
+        builder.call(builder.inttoptr(args[0], kind.as_pointer()), [ir.Constant(ir.IntType(32), 1), args[1]])
+        return context.get_dummy_value()
+    return types.void(types.int64, types.int64), codegen
+
+
+@helper
+def lap(d, report, part, now):
+    """Adds the time since the last call to a part of the profile."""
+    if d[CLOCK] != 0:
+        before = now[0] * 1_000_000_000 + now[1]
+        _call_clock(d[CLOCK], address_of(now))
+        report[part] += now[0] * 1_000_000_000 + now[1] - before
+
+
+def _penalty(d, settings, step, number, first, report, now, total):
+    """Dominant eigenvalue and, where it is above K, its gradient; returns the factor of the order-2 result."""
+    if settings[WARM] == 0:
+        random_direction(reals(d[V], d[SIZE]), d[SEED], number)
+    value = power(d, settings, step[TOLERANCE], first, report, total)
+    report[RHO] = abs(value)
+    lap(d, report, POWER_TIME, now)
+    sensible = settings[SENSE] == 0 or report[RESIDUAL] <= settings[SENSE] * abs(value)
+    if not (abs(value) > settings[TARGET] and sensible and np.isfinite(value)):
+        return 0.0
+    run_pass(d, 2, first)
+    factor = 2.0 * np.sign(value)                         # 2: order 2 is a Taylor coefficient
+    if settings[CLIP] > 0:
+        r2 = reals(d[R2], d[SIZE])
+        moments(r2, r2, total)
+        length = 2.0 * np.sqrt(total[0])
+        if length > settings[CLIP]:
+            factor *= settings[CLIP] / length
+    report[PENALTY] = 1.0
+    lap(d, report, R2_TIME, now)
+    return factor * step[MU]
+
+
+def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number):
+    """``count`` steps from ``first_step`` of the epoch; ``number`` counts all steps before them. Returns how many were
+    done: fewer if a loss or an eigenvalue was not finite, which leaves w as it was."""
     d = integers(descriptor, WORDS)
     settings = doubles(settings_at, SETTINGS)
-    n = d[SIZE]
-    w, g, h = reals(d[W], n), reals(d[GRAD], n), reals(d[R2], n)
+    now, total = np.zeros(2, np.int64), np.zeros(3)
+    if d[CLOCK] != 0:
+        _call_clock(d[CLOCK], address_of(now))
     for step in range(first_step, first_step + count):
-        report = doubles(reports + 8 * REPORT * (step - first_step), REPORT)
+        given = doubles(steps_at + 8 * STEP * step, STEP)
+        report = doubles(reports + 8 * REPORT * step, REPORT)
+        report[:] = 0.0
+        if given[MU] != 0:
+            _scale_into(reals(d[BEFORE], d[SIZE]), reals(d[V], d[SIZE]), real(1))
         first = step * d[TILES]
-        doubles(d[SCALE], 1)[0] = batch_scale(d, first) if d[MEAN] else 1.0
+        doubles(d[SCALE], 1)[0] = batch_scale(d, first) if d[SHARES] != 0 else 1.0
         run_pass(d, 0, first)
-        report[LOSS] = 0.0
         for tile in range(d[TILES]):
             report[LOSS] += doubles(d[ENERGY], d[TILES])[tile]
-        factor = 0.0
-        if settings[MU] != 0:
-            eigenvalue = power(d, first, settings, report)
-            report[RHO] = abs(eigenvalue)
-            if abs(eigenvalue) > settings[TARGET]:
-                run_pass(d, 2, first)
-                factor = 2.0 * settings[MU] * np.sign(eigenvalue)        # 2: order 2 is a Taylor coefficient
-        if peek(d[CANCEL]) != 0:
+        report[CORRECT] = correct(d, first) if d[OUTPUT] != 0 else np.nan
+        lap(d, report, GRADIENT_TIME, now)
+        done = number + step - first_step
+        factor = penalty(d, settings, given, done, first, report, now, total) if given[MU] != 0 else 0.0
+        if peek(d[CANCEL]) != 0 or not (np.isfinite(report[LOSS]) and np.isfinite(report[RHO])):
             return step - first_step
-        if d[VELOCITY] == 0 and factor == 0.0:
-            plain_update(w, g, real(settings[RATE]))
-        else:
-            update(w, reals(d[VELOCITY], n), g, h, real(factor), real(settings[RATE]), real(settings[MOMENTUM]),
-                   real(settings[DECAY]))
+        update(d, settings, given[RATE], factor, done + 1)
+        average(d)
+        lap(d, report, REST_TIME, now)
     return count
 
 
 batch_scale: Any = None
 run_pass: Any = None
 power: Any = None
+penalty: Any = None
+correct: Any = None
+average: Any = None
 
 
 def _made(parallel: bool, dtype: Any) -> Any:
     """The compiled steps of one precision."""
     if parallel:
         load_threads()
+
+    def njit(function: Any, threads: bool = False, **bind: Any) -> Any:
+        options = {**OPTIONS, "parallel": True} if threads and parallel else OPTIONS
+        return numba.njit(fastmath=LOOP_MATH, **options)(specialised(function, dtype, **bind))
+
     interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
         _run_parallel if parallel else _run_serial)
-
-    def njit(function: Any, **bind: Any) -> Any:
-        return numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
-
-    one_pass = njit(_pass, run=interpreter)
-    steps = njit(_steps, batch_scale=njit(_batch_scale), run_pass=one_pass, power=njit(_power, _pass=one_pass))
+    one_pass, sums = njit(_pass, run=interpreter), njit(_all_moments, threads=True)
+    one_penalty = njit(_penalty, run_pass=one_pass, moments=sums, power=njit(_power, _pass=one_pass, moments=sums))
+    steps = njit(_steps, batch_scale=njit(_batch_scale), run_pass=one_pass, penalty=one_penalty,
+                 correct=njit(_correct), average=njit(_average), update=njit(_update, threads=True))
     steps._cache = KernelCache(f"descent.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
-    steps.compile((types.int64,) * 5)
+    steps.compile((types.int64,) * 7)
     steps.disable_compile()
     return steps
 
@@ -169,5 +390,5 @@ _steps_of = {parallel: PerPrecision(partial(_made, parallel)) for parallel in (T
 
 
 def steps(dtype: Any, parallel: bool) -> Any:
-    """steps(descriptor, settings, reports, first step, count) for a precision, compiled at first use."""
+    """steps(descriptor, settings, steps' settings, reports, first step, count, steps before) for a precision."""
     return _steps_of[parallel].made(np.dtype(dtype).type)

@@ -1,0 +1,157 @@
+"""`rop bench`: the benchmark of bench/, which is installed as rop.bench."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from rop.commands.common import FAILED, OK, USAGE, add_command, positive
+
+
+def add(commands: Any) -> None:
+    parser = add_command(
+        commands,
+        "bench",
+        bench,
+        "time rop beside PyTorch and JAX, answers checked first",
+        details="Times rop, PyTorch, torch.func and JAX, each in a process of its own, in turns, after comparing their "
+        "answers.\nEngines that are not installed are left out: pip install 'rop[bench]' brings them all.\n"
+        "Without --batch, --dtype and --works, float64 and all works but grad, hvp and jet are run at batch 128 only.",
+    )
+    parser.add_argument("--quick", action="store_true", help="three problems, batch 128, float32, no torch.func")
+    parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
+    parser.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
+    parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
+    parser.add_argument("--engines", nargs="+", metavar="NAME", help="of rop, torch, torch.func, jax (default all)")
+    parser.add_argument("--works", nargs="+", metavar="NAME", help="what is computed (default all; see --list)")
+    parser.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
+    parser.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
+    parser.add_argument("--threads", type=positive, metavar="N", help="of every engine (default: all cores)")
+    parser.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 9, quick 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the results with the environment")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="save results.json and the plots there")
+    parser.add_argument("--name", metavar="NAME", help="with --out: save NAME.json and NAME-*.png instead")
+    parser.add_argument("--list", action="store_true", help="list problems and works, and stop")
+
+
+def bench(options: argparse.Namespace) -> int:
+    """Check the options, run the benchmark, show and save the result."""
+    try:
+        runner, report, problems = (import_module(f"rop.bench.{name}") for name in ("runner", "report", "problems"))
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("rop.bench"):
+            print("rop bench: the benchmark is not installed with this copy of rop; in a clone of the repository run\n"
+                  "    pip install -e '.[bench]'", file=sys.stderr)  # fmt: skip
+            return FAILED
+        raise
+    if options.list:
+        for problem in problems.GROUPS["all"]:
+            print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}")
+        for work, about in import_module("rop.bench.engines").WORKS.items():
+            print(f"work {work:17}{about}")
+        return OK
+    try:
+        settings = bench_settings(options, runner, problems)
+    except ValueError as error:
+        print(f"rop bench: {error}", file=sys.stderr)
+        return USAGE
+    if (options.json or options.out) and not writable(options):
+        return USAGE
+
+    say = Progress()
+    run = runner.Run(settings, say, lambda row: say.keep(report.line(row)))
+    for note in run.notes:
+        say.keep(f"note: {note}")
+    if not run.engines:
+        print("rop bench: none of the engines is installed; pip install 'rop[bench]'", file=sys.stderr)
+        return FAILED
+    try:
+        result = run.run()
+    except runner.WorkerError as error:
+        say.done()
+        print(f"rop bench: {error}", file=sys.stderr)
+        return FAILED
+    say.done()
+    report.show(result)
+    for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
+        report.save_json(result, path)
+        print(f"saved {path}")
+    if options.out:
+        try:
+            for path in report.plots(result, options.out, options.name or ""):
+                print(f"saved {path}")
+        except ImportError:
+            print("note: no plots, because matplotlib is not installed (pip install 'rop[bench]')")
+    return FAILED if result["failures"] else OK
+
+
+def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> Any:
+    """The runner's settings; a ValueError says which option is wrong."""
+    from dataclasses import replace
+
+    settings = runner.Settings()
+    given: dict[str, Any] = {}
+    if options.problems:
+        found = [problem for name in options.problems for problem in problems.find(name)]
+        given["problems"] = tuple(dict.fromkeys(found))
+    elif options.growth and not options.full:
+        given["problems"] = ()
+    given["growth"] = options.growth or options.full
+    given["thin"] = not (options.batch or options.dtype or options.works)
+    for option in ("engines", "works"):
+        if names := getattr(options, option):
+            known = getattr(settings, option)
+            unknown = [name for name in names if name not in known]
+            if unknown:
+                raise ValueError(f"unknown {option[:-1]} {unknown[0]!r}; known: {', '.join(known)}")
+            given[option] = tuple(dict.fromkeys(names))
+    if options.batch:
+        given["batches"] = tuple(dict.fromkeys(options.batch))
+    if options.dtype:
+        given["dtypes"] = tuple(dict.fromkeys(options.dtype))
+    if options.name and (not options.out or Path(options.name).name != options.name):
+        raise ValueError(f"--name {options.name}: needs --out, and is no path")
+    if options.threads:
+        if options.threads > runner.cores():
+            raise ValueError(f"--threads {options.threads}, but there are only {runner.cores()} cores")
+        given["threads"] = options.threads
+    settings = replace(settings, **given)
+    if options.quick:
+        settings = runner.quick(settings)
+    return replace(settings, rounds=options.rounds) if options.rounds else settings
+
+
+def writable(options: argparse.Namespace) -> bool:
+    """Find out before the run, not after it, that results cannot be saved."""
+    for folder in filter(None, (options.json and options.json.parent, options.out)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"rop bench: cannot write to {folder}: {error.strerror}", file=sys.stderr)
+            return False
+    if options.json and options.json.is_dir():
+        print(f"rop bench: --json takes a file, {options.json} is a folder", file=sys.stderr)
+        return False
+    return True
+
+
+class Progress:
+    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self.live:
+            print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
+
+    def keep(self, text: str) -> None:
+        self.done()
+        print(text, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,41 @@
+"""What commands share: exit codes, and how their parsers look."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+EXIT_CODES = """exit codes:
+  0    done, and all checks passed
+  1    a check failed, or the work could not be done
+  2    wrong usage
+  130  interrupted
+"""
+
+
+def add_command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], about: str, epilog: str = "", details: str = ""
+) -> argparse.ArgumentParser:
+    """A parser for one command; ``run`` takes the parsed options and returns the exit code."""
+    parser = commands.add_parser(
+        name,
+        help=about,
+        description=details or about,
+        epilog=f"{epilog}\n{EXIT_CODES}" if epilog else EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(command_function=run)
+    return parser
+
+
+def positive(text: str) -> int:
+    """
+    >>> positive("12")
+    12
+    """
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 up, got {text!r}")
+    return number

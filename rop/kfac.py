@@ -1,0 +1,345 @@
+"""K-FAC: a positive semidefinite approximation K of the Hessian that can be inverted.
+
+A Linear or Conv2d layer with weights [W b] reads ā = (a, 1) and writes y = [W b] ā at each location t (pixel, and use
+of a tied layer) of each sample; δ = ∂ℓ/∂y is the gradient of the sample's loss. Its block of the Fisher matrix,
+E[vec(Σ_t δ_t ā_tᵀ) vec(Σ_t δ_t ā_tᵀ)ᵀ], is taken apart as if inputs and gradients, and different locations, had
+nothing to do with each other (Martens & Grosse 2015; for convolutions KFC, Grosse & Martens 2016):
+
+    K_layer = G ⊗ A        A = E[Σ_t ā_t ā_tᵀ]        G = E[Σ_t δ_t δ_tᵀ] / T        T: locations per sample
+
+The expectation is over the batch and over targets drawn from the net's own distribution (fisher="model": then K
+approximates the generalised Gauss–Newton matrix, so the Hessian where the loss is well fitted) or over the targets that
+were given (fisher="empirical"). Layers do not interact, other parameters (batchnorm) have K = 0. G carries the scale of
+the objective, mean or sum, and the weights of the samples, so that K has the scale of H.
+
+With the eigenvectors of A and G every function of K is exact and costs a few small matrix products: K v, the damped
+inverse (K + λI)⁻¹ v that is the paper's preconditioner T, and (θI − K)⁻¹ v, which suits the largest eigenvalue.
+
+>>> import numpy as np, rop
+>>> net = rop.Sequential(rop.Linear(3, 8), rop.Tanh(), rop.Linear(8, 2))
+>>> x, y = np.random.default_rng(0).standard_normal((64, 3)), np.arange(64) % 2
+>>> p = rop.Objective(net, rop.CrossEntropy(), x, y, dtype=np.float64).at(net.init(dtype=np.float64))
+>>> K = rop.kfac.kfac(p, damping=0.1)
+>>> [(block.layer, block.A.shape, block.G.shape) for block in K.blocks]
+[('0', (4, 4), (8, 8)), ('2', (9, 9), (2, 2))]
+>>> v = np.ones(net.size)
+>>> bool(np.allclose(K.solve(K.matvec(v) + 0.1 * v), v))
+True
+"""
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from rop.engine import VALUE, Objective, Point
+from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
+from rop.layers._arguments import check_choice, check_float, check_int
+from rop.layers.base import Layer
+from rop.lowering.bilinear import Products
+from rop.workspace import Workspace, engine_lock
+
+__all__ = ["Block", "Kfac", "Shifted", "kfac"]
+
+PIECE = 1 << 22                         # numbers of unfolded input that are in memory at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """G ⊗ A of one layer, or of one group of a convolution's channels."""
+
+    layer: str                          # its name in the net
+    group: int
+    A: np.ndarray = field(repr=False)   # (inputs + bias, inputs + bias), inputs in the order of W's columns
+    G: np.ndarray = field(repr=False)   # (outputs, outputs)
+    index: np.ndarray = field(repr=False)           # (outputs, inputs + bias): where [W b] stands in w
+
+    @cached_property
+    def _spectrum(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Eigenvalues of G ⊗ A, (outputs, inputs + bias), and the eigenvectors of G and of A."""
+        g, G = np.linalg.eigh(self.G)
+        a, A = np.linalg.eigh(self.A)
+        return np.outer(np.maximum(g, 0), np.maximum(a, 0)), G, A       # below 0 by rounding only
+
+    @property
+    def values(self) -> np.ndarray:
+        """Eigenvalues, (outputs, inputs + bias)."""
+        return self._spectrum[0]
+
+    def apply(self, function: Callable[[np.ndarray], np.ndarray], rows: np.ndarray) -> np.ndarray:
+        """function(G ⊗ A) on rows (m, outputs, inputs + bias)."""
+        values, G, A = self._spectrum
+        return G @ (function(values) * (G.T @ rows @ A)) @ A.T
+
+
+class Kfac:
+    """K, block by block. What ``kfac`` returns.
+
+    Attributes:
+        blocks: the factors A and G of every Linear and Conv2d layer.
+        damping: λ of ``solve``.
+        shape: (n, n).
+    """
+
+    def __init__(self, blocks: tuple[Block, ...], size: int, damping: float):
+        self.blocks, self.damping, self.shape = blocks, damping, (size, size)
+
+    def __repr__(self) -> str:
+        return f"Kfac({len(self.blocks)} blocks, n={self.shape[0]}, damping={self.damping:g})"
+
+    @cached_property
+    def largest(self) -> float:
+        """K's largest eigenvalue."""
+        return max((float(block.values.max()) for block in self.blocks), default=0.0)
+
+    def matvec(self, v: Any) -> np.ndarray:
+        """K v, for a vector (n,) or for the columns of (n, m)."""
+        return self._apply(lambda values: values, v)
+
+    def solve(self, v: Any) -> np.ndarray:
+        """(K + damping·I)⁻¹ v, for a vector (n,) or for the columns of (n, m): the paper's T."""
+        if self.damping == 0:
+            raise ArgumentError("Kfac: expected damping above 0 for solve, got 0; K is singular as a rule")
+        return self._apply(lambda values: 1 / (values + self.damping), v)
+
+    def shifted(self, theta: float | None = None, *, ritz: float = 0.0, margin: float = 0.05) -> Shifted:
+        """(θI − K)⁻¹, a preconditioner for the largest eigenvalue.
+
+        Args:
+            theta: θ, above K's largest eigenvalue; None: (1 + margin) · max(K's largest eigenvalue, ritz).
+            ritz: an estimate of H's largest eigenvalue, for the default θ.
+            margin: of the default θ.
+        """
+        if theta is None:
+            above = max(self.largest, check_float("shifted", "ritz", ritz))
+            theta = (1 + check_float("shifted", "margin", margin, positive=True)) * above
+        if not check_float("shifted", "theta", theta) > self.largest:
+            raise ArgumentError(f"shifted: expected theta above {self.largest:g}, K's largest eigenvalue, got "
+                                f"{theta:g}; theta=None chooses one")
+        return Shifted(self, theta)
+
+    def _apply(self, function: Callable[[np.ndarray], np.ndarray], v: Any) -> np.ndarray:
+        """function(K) v; parameters outside the blocks have the eigenvalue 0."""
+        array = np.asarray(v)
+        if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or array.shape[0] != self.shape[0]:
+            n = self.shape[0]
+            raise ArgumentError(f"Kfac: expected real numbers of shape ({n},) or ({n}, m), got {array.dtype} of shape "
+                                f"{array.shape}")
+        rows = np.atleast_2d(array.T.astype(np.float64))
+        result = rows * function(np.zeros(1))
+        for block in self.blocks:
+            result[:, block.index] = block.apply(function, rows[:, block.index])
+        return result.T.reshape(array.shape).astype(array.dtype if array.dtype == np.float32 else np.float64)
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """(θI − K)⁻¹."""
+
+    kfac: Kfac
+    theta: float
+
+    def solve(self, v: Any) -> np.ndarray:
+        """(θI − K)⁻¹ v, for a vector (n,) or for the columns of (n, m)."""
+        return self.kfac._apply(lambda values: 1 / (self.theta - values), v)
+
+
+def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Any = 0, draws: int = 1) -> Kfac:
+    """K-FAC factors at a point.
+
+    The distribution of fisher="model" is softmax of the outputs for CrossEntropy and NLL, Bernoulli(sigmoid) for
+    BCEWithLogits, and a Gaussian of variance ½ around the outputs for MSE: those whose negative log-likelihood the loss
+    is. Class weights, label smoothing and labels to leave out count as they do in the Hessian (of outputs with several
+    pixels, a sample has the mean weight of its pixels). With fisher="empirical" the gradients are those of the given
+    targets, weights included. Batch statistics of batchnorm are treated as constants.
+
+    Args:
+        p: a rop.Point.
+        damping: λ of ``Kfac.solve``.
+        fisher: "model" or "empirical".
+        seed: of the drawn targets: an integer, a list of integers or a NumPy generator.
+        draws: how often targets are drawn; G is their mean.
+
+    >>> import numpy as np, rop
+    >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((4, 1)), np.zeros((4, 1)))
+    >>> rop.kfac.kfac(f.at(np.ones(2, "f4")), fisher="empirical").blocks[0].G       # E[(2·(1 + 1 − 0))²]
+    array([[16.]])
+    """
+    if not isinstance(p, Point):
+        raise ArgumentTypeError(f"kfac: expected a rop.Point, got {type(p).__name__}; make one with objective.at(w)")
+    if check_float("kfac", "damping", damping) < 0:
+        raise ArgumentError(f"kfac: damping must be at least 0, got {damping}")
+    check_choice("kfac", "fisher", fisher, ("model", "empirical"))
+    check_int("kfac", "draws", draws)
+    rng = _generator(seed)
+    sums = _Sums()
+    with engine_lock():
+        if fisher == "empirical":
+            sums.add(p, np.full(p._f._workspace.batch, 1 / p._f._data.scale))
+        else:
+            outputs = _outputs(p)
+            for _ in range(draws):
+                drawn = _with_targets(p._f, _draw(p._f.loss, outputs, rng)).at(p.w)
+                sums.add(drawn, _weights(p._f) / (draws * drawn._f._data.scale**2))
+    return Kfac(sums.blocks(p._f), p.w.size, damping)
+
+
+# ------------------------------------------------------------------------------------------- targets of the net's own
+def _outputs(p: Point) -> np.ndarray:
+    """(batch, *output shape), as the point's own pass has them (in training mode, unlike net.predict)."""
+    plan = p._f._workspace.plan
+    value, shape = plan.output, plan.shapes[plan.graph.output]
+    parts = [rows(value.buffer.start[0], value.rows)[:, counted] for rows, counted, _ in _tiles(p)]
+    z = np.concatenate(parts, axis=1).astype(np.float64)            # (pixel and channel, sample)
+    if not np.isfinite(z).all():
+        raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
+    return z.reshape(value.pixels, value.channels, -1).transpose(2, 1, 0).reshape(-1, *shape)
+
+
+def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Targets from the distribution whose negative log-likelihood the loss is."""
+    if isinstance(loss, (CrossEntropy, NLL)):
+        upto = np.cumsum(np.exp(z - z.max(axis=1, keepdims=True)), axis=1)
+        level = rng.random((len(z), 1, *z.shape[2:])) * upto[:, -1:]
+        return (upto[:, :-1] <= level).sum(axis=1)
+    if isinstance(loss, BCEWithLogits):
+        return (rng.random(z.shape) < 0.5 * (1 + np.tanh(z / 2))).astype(np.float64)
+    if isinstance(loss, MSE):
+        return z + math.sqrt(0.5) * rng.standard_normal(z.shape)
+    raise ArgumentError(f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
+                        f"{type(loss).__name__}; use fisher='empirical'")
+
+
+def _with_targets(f: Objective, y: np.ndarray) -> Objective:
+    """The objective with other targets, each counting the same."""
+    x, loss = f._data.x.reshape(-1, *f._shape), f.loss
+    even = (getattr(loss, "weight", None) is None and not getattr(loss, "label_smoothing", 0.0)
+            and getattr(loss, "ignore_index", -1) < 0)
+    if even:
+        return f.with_data(x, y)
+    return Objective(f.net, type(loss)(reduction=loss.reduction), x, y, dtype=f.dtype, training=f.training,
+                     state=f._state, check_finite=f.check_finite, memory_limit=f.memory_limit)
+
+
+def _weights(f: Objective) -> np.ndarray:
+    """κω of each sample: its weight in the objective."""
+    targets = f._data.targets
+    assert targets is not None
+    return f._data.scale * targets.weight.mean(axis=1).astype(np.float64)
+
+
+# --------------------------------------------------------------------------------------------- reading the workspace
+Rows = Callable[[int, int], np.ndarray]                 # first row, number of rows -> (rows, lanes) of order 0
+
+
+def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
+    """For every tile: its rows of order 0, which of its lanes count, and the samples in those."""
+    space = p._space()
+    samples = p._f._data.samples.reshape(space.tiles, space.lanes)
+    for first, plane in _planes(space):
+        for tile, words in enumerate(plane):
+            def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
+                return words[start * space.lanes:(start + number) * space.lanes].reshape(number, space.lanes)
+
+            counted = samples[first + tile] >= 0
+            yield rows, counted, samples[first + tile][counted]
+
+
+def _planes(space: Workspace) -> Iterator[tuple[int, np.ndarray]]:
+    """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed again
+    chunk by chunk."""
+    plane = space.array("plane0").reshape(-1, space.stride // space.dtype.itemsize)
+    if space.kept:
+        yield 0, plane[:space.tiles]
+        return
+    ready = space.bound((VALUE,), (0,))
+    for first in range(0, space.tiles, space.chunk):
+        tiles = min(space.chunk, space.tiles - first)
+        space._execute(ready.bound, first, tiles)
+        yield first, plane[:tiles]
+
+
+def _pairs(p: Point, operation: Products) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Everything a layer multiplies in one of its uses, piece by piece: ā (groups, inputs + bias, N), the gradients of
+    its outputs δ (groups, outputs, N), and the sample of each of the N locations. Σ δ āᵀ is its part of ∇f."""
+    x, geometry, groups = operation.source, operation.geometry, operation.groups
+    pixel_in, pixel_out, tap = geometry.triples()
+    reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)      # by default the pixel of zeros
+    reads[pixel_out, tap] = pixel_in
+    order = np.argsort(operation.weight_index()[0, 0].ravel())                      # the order of W's columns
+    step = max(1, PIECE // (operation.inputs * geometry.taps * p._f._workspace.lanes))
+    for rows, counted, samples in _tiles(p):
+        lanes = samples.size
+        image = rows(x.buffer.start[0], x.rows)[:, counted].reshape(operation.image_pixels, operation.inputs, lanes)
+        image = np.concatenate([image, np.zeros((1, operation.inputs, lanes))]).astype(np.float64)
+        delta = rows(operation.delta.start[0], operation.y.rows)[:, counted].astype(np.float64)
+        delta = delta.reshape(operation.pixels, groups, operation.group_rows, lanes).transpose(1, 2, 0, 3)
+        for first in range(0, operation.pixels, step):
+            a = image[reads[first:first + step]]                                    # (pixel, tap, channel, lane)
+            pixels = len(a)
+            a = a.reshape(pixels, geometry.taps, groups, operation.group_inputs, lanes).transpose(2, 1, 3, 0, 4)
+            a = a.reshape(groups, operation.fan, pixels * lanes)[:, order]
+            if operation.bias_at is not None:
+                a = np.concatenate([a, np.ones((groups, 1, pixels * lanes))], axis=1)
+            g = delta[:, :, first:first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
+            yield a, g, np.tile(samples, pixels)
+
+
+class _Sums:
+    """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[Layer, np.ndarray] = {}      # (groups, inputs + bias, inputs + bias)
+        self._outputs: dict[Layer, np.ndarray] = {}     # (groups, outputs, outputs)
+        self._locations: dict[Layer, int] = {}
+        self._index: dict[Layer, np.ndarray] = {}       # (groups, outputs, inputs + bias)
+
+    def add(self, p: Point, weight: np.ndarray) -> None:
+        """Takes in a point's gradients, those of each sample with its weight; inputs with the first point only."""
+        first = not self._inputs
+        for operation in p._f._workspace.plan.operations:
+            if isinstance(operation, Products):
+                self._add_use(p, operation, weight, first)
+
+    def _add_use(self, p: Point, operation: Products, weight: np.ndarray, first: bool) -> None:
+        layer = operation.layer
+        for a, g, samples in _pairs(p, operation):
+            if first:
+                _accumulate(self._inputs, layer, a @ a.transpose(0, 2, 1))
+            _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
+        if first:
+            self._locations[layer] = self._locations.get(layer, 0) + operation.pixels
+            self._index.setdefault(layer, _places(operation))
+
+    def blocks(self, f: Objective) -> tuple[Block, ...]:
+        batch = f._workspace.batch
+        return tuple(
+            Block(f.net.name_of(layer), group, A / batch, self._outputs[layer][group] / self._locations[layer],
+                  self._index[layer][group])
+            for layer, groups in self._inputs.items() for group, A in enumerate(groups))
+
+
+def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:
+    sums[layer] = sums[layer] + term if layer in sums else term
+
+
+def _places(operation: Products) -> np.ndarray:
+    """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
+    shape = (operation.groups, operation.group_rows, operation.fan)
+    index = operation.weight_at + np.arange(math.prod(shape)).reshape(shape)
+    if operation.bias_at is None:
+        return index
+    bias = operation.bias_at + np.arange(operation.rows).reshape(operation.groups, operation.group_rows, 1)
+    return np.concatenate([index, bias], axis=2)
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    try:
+        return np.random.default_rng(seed)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"kfac: seed must be a non-negative integer or a NumPy generator, got {seed!r}") from error

@@ -1,0 +1,223 @@
+"""Run folders: training by the command line, and what can be done with a trained net.
+
+    config.json      what was asked for; everything else follows from it
+    checkpoint.npz   where the run stands
+    history.csv      a row per epoch
+    weights.npz      w and state, the best on validation data
+    curves.png       loss, accuracy and ρ by epoch (needs matplotlib)
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import rop
+from rop import checkpoint as files
+from rop import datasets, optim
+from rop.errors import ArgumentError
+from rop.experiments import EXPERIMENTS, penalty
+from rop.trainer import Fit, Row, evaluate, train
+
+CONFIG, HISTORY, WEIGHTS, CURVES = "config.json", "history.csv", "weights.npz", "curves.png"
+FORMAT, VERSION = "rop run", 1
+
+
+class Run:
+    """A run, by its configuration; ``folder`` is None for one that is not kept."""
+
+    def __init__(self, config: dict[str, Any], folder: Path | None):
+        self.config, self.folder = config, folder
+        self.experiment = EXPERIMENTS[config["dataset"]]
+        self.net = self.experiment.net(config["setting"])
+        self.loss = rop.CrossEntropy()
+        self.optimizer = optim.revive(config["optimizer"])
+        self.regularizer = optim.revive(config["regularizer"])
+        self._data: datasets.DataSet | None = None
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Run:
+        """The run in a folder."""
+        path = Path(folder) / CONFIG
+        try:
+            config = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise ArgumentError(f"{folder}: expected the folder of a run, with a file {CONFIG}, found none; rop train "
+                                f"DATASET --out {folder} makes one") from None  # fmt: skip
+        except (OSError, ValueError) as error:
+            raise ArgumentError(f"{path}: expected the configuration of a run, got {error}") from error
+        if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") != VERSION:
+            raise ArgumentError(f"{path}: expected the configuration of a run of this version of rop, got another file")
+        return cls(config, Path(folder))
+
+    def data(self, where: str | None = None) -> datasets.DataSet:
+        """The data set, from the given folder or from that of the configuration."""
+        if self._data is None:
+            name = self.config["dataset"]
+            self._data = datasets.load(name, where or self.config["data"], **self.experiment.options)
+        return self._data
+
+    def create(self) -> None:
+        """Makes the folder; from then on the run can be resumed."""
+        if self.folder is None:
+            return
+        if (self.folder / CONFIG).exists():
+            raise ArgumentError(f"{self.folder}: there is a run in this folder; rop resume {self.folder} goes on with "
+                                "it, --out names another one")  # fmt: skip
+        try:
+            files.write_text(self.folder / CONFIG, json.dumps(self.config, indent=2) + "\n")
+        except OSError as error:
+            raise ArgumentError(f"{self.folder}: expected a folder to write to, got {error.strerror}; --out names "
+                                "another one") from error  # fmt: skip
+
+    def train(self, data: str | None = None, progress: bool = False, profile: bool = False) -> Fit:
+        """Trains, or goes on; writes what belongs into the folder."""
+        found = self.data(data)
+        options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
+        fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
+                    regularizer=self.regularizer, checkpoint=self.folder, resume=self.folder is not None,
+                    progress=progress, profile=profile, callbacks=[self._keep_history], **options)  # fmt: skip
+        if self.folder is not None:
+            self.write(fit)
+        return fit
+
+    def _keep_history(self, row: Row, fit: Fit) -> None:
+        if self.folder is not None and len(fit.history) % 10 == 1:
+            files.write_text(self.folder / HISTORY, history_text(fit.history))
+
+    def write(self, fit: Fit) -> None:
+        """history.csv, weights.npz and, where matplotlib is installed, curves.png."""
+        assert self.folder is not None
+        files.write_text(self.folder / HISTORY, history_text(fit.history))
+        arrays = {"w": fit.w, **{f"state/{name}": value for name, value in fit.state.items()}}
+        files.write_atomically(self.folder / WEIGHTS, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
+        plot_curves(fit.history, self.folder / CURVES, self.title())
+
+    def title(self) -> str:
+        r = self.regularizer
+        return f"{self.config['dataset']}, " + (f"μ = {r.mu:g}, K = {r.K:g}" if r else "no penalty")
+
+    def weights(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Parameters and state of a run that has ended, or of its last checkpoint."""
+        assert self.folder is not None
+        path = self.folder / WEIGHTS
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as file:
+                    arrays = {name: file[name] for name in file.files}
+                w = arrays.pop("w")
+            except (OSError, ValueError, KeyError) as error:
+                raise ArgumentError(f"{path}: expected weights, got a file that cannot be read ({error})") from error
+        elif (self.folder / files.FILE).exists():
+            _, saved = files.load(self.folder / files.FILE)
+            w = saved["best/w"]
+            arrays = {name.removeprefix("best/"): value for name, value in saved.items() if name.startswith("best/st")}
+        else:
+            raise ArgumentError(f"{self.folder}: expected weights, but the run has not begun; rop resume {self.folder}")
+        if w.shape != (self.net.size,):
+            raise ArgumentError(f"{path}: expected {self.net.size} parameters, got {w.size}")
+        return w, {name.removeprefix("state/"): value for name, value in arrays.items()}
+
+    # -------------------------------------------------------------------------------------------------------- results
+    def full_objective(self, w: np.ndarray, state: dict[str, np.ndarray]) -> rop.Objective:
+        """The loss on the whole training set, with running statistics."""
+        x, y = self.data().train
+        return rop.Objective(self.net, self.loss, x, y, dtype=w.dtype, training=False, state=state or None)
+
+    def results(self, fit: Fit) -> dict[str, Any]:
+        """What a run comes to, on the test set and on the whole training set."""
+        found = self.data()
+        start = time.perf_counter()
+        test_loss, test_accuracy = evaluate(self.net, self.loss, fit.w, *found.test, state=fit.state or None)
+        _, valid_accuracy = evaluate(self.net, self.loss, fit.w, *found.validation, state=fit.state or None)
+        largest = rop.eigen.lanczos(self.full_objective(fit.w, fit.state).at(fit.w), tol=1e-2, maxiter=60)
+        return {
+            "test_accuracy": test_accuracy,
+            "valid_accuracy": valid_accuracy,
+            "test_loss": test_loss,
+            "rho": largest.rho,
+            "epochs": len(fit.history),
+            "hvps": sum(int(row.get("hvps", 0)) for row in fit.history),
+            "seconds": sum(row["seconds"] for row in fit.history),
+            "evaluation_seconds": time.perf_counter() - start,
+        }
+
+
+def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None, epochs: int | None = None,
+               batch_size: int | None = None, optimizer: optim.Optimizer | None = None, seed: int = 0,
+               dtype: str = "float32", data: str | None = None, **regularizer: Any) -> dict[str, Any]:  # fmt: skip
+    """The configuration of a run: the experiment's defaults, and what is given instead of them."""
+    experiment = EXPERIMENTS[dataset]
+    size = experiment.batch_size if batch_size is None else batch_size
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "rop": rop.__version__,
+        "dataset": dataset,
+        "data": None if data is None else str(Path(data).resolve()),
+        "setting": setting,
+        "epochs": experiment.epochs if epochs is None else epochs,
+        "batch_size": size,
+        "seed": seed,
+        "dtype": dtype,
+        "optimizer": optim.describe(optimizer or experiment.optimizer(size)),
+        "regularizer": optim.describe(penalty(experiment.mu if mu is None else mu, **regularizer)),
+    }
+
+
+def history_text(history: list[Row]) -> str:
+    """The history as CSV."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in history for name in row))
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(history)
+    return text.getvalue()
+
+
+def one_line(results: dict[str, Any]) -> str:
+    """Results as one line of JSON; what is not a number becomes null."""
+    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in results.items()}
+    return json.dumps(clean)
+
+
+def pyplot() -> Any:
+    """matplotlib's pyplot without a display, or None where it is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    return pyplot
+
+
+def plot_curves(history: list[Row], path: Path, title: str) -> None:
+    """Loss, accuracy and ρ by epoch."""
+    plt = pyplot()
+    if plt is None or not history:
+        return
+    panels = [("loss", ["loss", "valid_loss"]), ("accuracy", ["accuracy", "valid_accuracy"]),
+              ("ρ of the batches", ["rho"])]  # fmt: skip
+    shown = [(label, [n for n in names if n in history[0]]) for label, names in panels]
+    shown = [(label, names) for label, names in shown if names]
+    figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3), squeeze=False, layout="constrained")
+    epochs = [row["epoch"] for row in history]
+    for axis, (label, names) in zip(axes[0], shown, strict=True):
+        for name in names:
+            axis.plot(epochs, [row[name] for row in history], label="validation" if "valid" in name else "training",
+                      marker="." if len(history) < 40 else "")  # fmt: skip
+        axis.set(xlabel="epoch", ylabel=label)
+        axis.grid(alpha=0.3)
+        if len(names) > 1:
+            axis.legend(frameon=False)
+    figure.suptitle(title)
+    files.write_atomically(path, lambda file: figure.savefig(file, format="png", dpi=120))
+    plt.close(figure)

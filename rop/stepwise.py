@@ -1,0 +1,126 @@
+"""The same steps as Descent, one by one in Python: for eigen-solvers that are not compiled into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from rop import eigen
+from rop.descent import COLUMNS
+from rop.engine import Objective, Point, check_data, check_state
+from rop.graph import Graph
+from rop.layers.batchnorm import BatchNorm
+from rop.layers.loss import Loss
+from rop.optim import Adam, Optimizer, SpectralRadius
+
+
+class Stepwise:
+    """Steps of min f(w) + μ·max(0, ρ − K) with any solver of rop.eigen; see Descent for the arguments."""
+
+    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray, dtype: Any,
+                 optimizer: Optimizer, regularizer: SpectralRadius, state: Mapping[str, np.ndarray] | None = None,
+                 seed: int = 0, profile: bool = False):  # fmt: skip
+        self.dtype, self.batch = np.dtype(dtype), batch_size
+        self.x, self.y = check_data(x, self.dtype, check_finite=True), np.asarray(y)
+        self.optimizer, self.regularizer, self.seed = optimizer, regularizer, seed
+        self.f = Objective(net, loss, self.x[:batch_size], self.y[:batch_size], dtype=self.dtype)
+        self.state = check_state(net, state, self.dtype, "Stepwise")
+        self.averaging = {net.name_of(node.layer): node.layer.momentum for node in net.nodes
+                          if isinstance(node.layer, BatchNorm)}  # fmt: skip
+        random = np.random.default_rng(seed).standard_normal(net.size)
+        self.w, self.v = np.array(w, self.dtype), (random / np.linalg.norm(random)).astype(self.dtype)
+        self.velocity = np.zeros_like(self.w)
+        self.squares = np.zeros_like(self.w) if isinstance(optimizer, Adam) else None
+        # where the K-FAC preconditioner in use was made: enough to make it again in a run that goes on
+        self._made_at, self._made_from = np.zeros_like(self.w), np.full(batch_size, -1, np.int64)
+        self._preconditioner: Any = None
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """As Descent.arrays."""
+        named = {"w": self.w, "v": self.v, "velocity": self.velocity}
+        if self.regularizer.solver == "paper_lobpcg":
+            named |= {"kfac/w": self._made_at, "kfac/batch": self._made_from}
+        if self.squares is not None:
+            named["squares"] = self.squares
+        return named | {f"state/{name}": array for name, array in self.state.items()}
+
+    def begin(self, order: np.ndarray) -> int:
+        steps = len(order) // self.batch
+        self._batches = order[:steps * self.batch].reshape(steps, self.batch)
+        return steps
+
+    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
+            stop: Callable[[], bool] | None = None) -> np.ndarray:  # fmt: skip
+        """As Descent.run."""
+        reports: list[list[float]] = []
+        batches = self._batches[first:first + count]
+        given = np.broadcast_arrays(np.zeros(len(batches)), rate, mu, tol)[1:]
+        for i, batch in enumerate(batches):
+            report = self._step(batch, before + first + i, *(float(one[i]) for one in given))
+            reports.append(report)
+            if not np.isfinite(report[:3:2]).all() or (stop is not None and stop()):
+                break
+        return np.array(reports).reshape(-1, len(COLUMNS))
+
+    def _step(self, batch: np.ndarray, number: int, rate: float, mu: float, tol: float) -> list[float]:
+        preconditioner = self._refreshed(batch, number) if mu and self.regularizer.solver == "paper_lobpcg" else None
+        p = self.f.with_data(self.x[batch], self.y[batch]).at(self.w)
+        direction, found, penalty = p.grad, None, 0.0
+        if mu:
+            found = self._solve(p, tol, number, preconditioner)
+            if found.rho > self.regularizer.K and np.isfinite(found.rho):
+                direction += self._penalty(p, found, mu)
+                penalty = 1.0
+        report = [p.loss, float("nan"), found.rho if found else 0.0, float(found.residuals[0]) if found else 0.0,
+                  float(found.hvps) if found else 0.0, penalty, 0.0, 0.0, 0.0, 0.0]  # fmt: skip
+        if np.isfinite(report[:3:2]).all():
+            self._update(direction.astype(self.dtype), rate, number + 1)
+            self._average(p.batch_stats)
+        return report
+
+    def _solve(self, p: Point, tol: float, number: int, preconditioner: Any) -> eigen.Eigen:
+        r = self.regularizer
+        start = self.v if r.warm_start else None
+        options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "v0": start, "seed": [self.seed, number]}
+        if r.solver == "paper_lobpcg":
+            options.update(stop=r.stop, preconditioner=preconditioner)
+        found = eigen.spectral_radius(p, method=r.solver, **options)
+        if np.isfinite(found.vector).all():
+            self.v[:] = found.vector
+        return found
+
+    def _refreshed(self, batch: np.ndarray, number: int) -> Any:
+        """K-FAC's T of this step, or of one of the last ``refresh`` steps."""
+        from rop.kfac import kfac
+        if number % self.regularizer.refresh == 0 or self._made_from[0] < 0:
+            self._made_at[:], self._made_from[:], self._preconditioner = self.w, batch, None
+        if self._preconditioner is None:
+            old = self._made_from
+            self._preconditioner = kfac(self.f.with_data(self.x[old], self.y[old]).at(self._made_at), seed=self.seed)
+        return self._preconditioner
+
+    def _penalty(self, p: Point, found: eigen.Eigen, mu: float) -> np.ndarray:
+        gradient = np.sign(found.value) * p.r2(found.vector)
+        clip, length = self.regularizer.clip, np.linalg.norm(gradient)
+        return mu * gradient * (clip / length if clip is not None and length > clip else 1.0)
+
+    def _update(self, direction: np.ndarray, rate: float, t: int) -> None:
+        o = self.optimizer
+        direction = direction + o.weight_decay * self.w
+        if isinstance(o, Adam):
+            assert self.squares is not None
+            self.velocity[:] = o.betas[0] * self.velocity + (1 - o.betas[0]) * direction
+            self.squares[:] = o.betas[1] * self.squares + (1 - o.betas[1]) * direction**2
+            root = np.sqrt(self.squares / (1 - o.betas[1] ** t)) + o.eps
+            self.w -= (rate / (1 - o.betas[0] ** t)) * self.velocity / root
+            return
+        self.velocity[:] = o.momentum * self.velocity + direction
+        self.w -= rate * (direction + o.momentum * self.velocity if o.nesterov else self.velocity)
+
+    def _average(self, stats: Mapping[str, np.ndarray]) -> None:
+        for name, running in self.state.items():
+            part = self.averaging[name.rpartition(".")[0]]
+            running += part * (stats[name] - running)

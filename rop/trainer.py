@@ -1,0 +1,415 @@
+"""Training: min f(w) + μ·max(0, ρ(w) − K) over minibatches.
+
+A run is a sequence of steps whose outcome depends on its settings only: samples are drawn from (seed, epoch), random
+directions from (seed, step), sums do not depend on threads. So a run that was stopped anywhere goes on from its last
+checkpoint and ends with the same bits. Steps run in compiled code, a fraction of a second at a time; in between Python
+looks after progress, checkpoints and Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rop import checkpoint as files
+from rop.descent import COLUMNS, Descent
+from rop.engine import check_data, check_state, predict
+from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.graph import Graph
+from rop.layers._arguments import check_dtype, check_int
+from rop.layers.loss import Loss
+from rop.optim import SGD, Adam, Optimizer, SpectralRadius, describe, values
+
+SLICE = 0.2  # seconds that compiled code runs before Python looks around
+SAVE_EVERY = 2.0  # seconds between checkpoints, at least: writing one must not slow down short epochs
+
+Pair = tuple[Any, Any]
+Row = dict[str, float]
+
+
+class TrainingStopped(RopError):
+    """A loss or ρ that is not finite; ``fit`` is the run up to the last good step."""
+
+    def __init__(self, message: str, fit: Fit):
+        super().__init__(message)
+        self.fit = fit
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C; ``fit`` is the run so far, and its checkpoint, if it has one, is up to date."""
+
+    def __init__(self, message: str, fit: Fit):
+        super().__init__(message)
+        self.fit = fit
+
+
+@dataclass
+class Fit:
+    """A trained net.
+
+    w, state: parameters and running statistics, the best on validation data if there were any, else the last.
+    history: a dict for each epoch: epoch, loss, accuracy (of the steps' batches), rho, residual (their means over the
+        steps), hvps, skipped (steps without the penalty because the eigenvector made no sense), seconds; with
+        validation data valid_loss and valid_accuracy.
+    """
+
+    w: np.ndarray
+    state: dict[str, np.ndarray]
+    history: list[Row]
+    w_last: np.ndarray
+    state_last: dict[str, np.ndarray]
+    best_epoch: int
+    profile: dict[str, float] = field(default_factory=dict)
+
+    def column(self, name: str) -> np.ndarray:
+        """One number of every epoch's row."""
+        return np.array([row[name] for row in self.history])
+
+
+class Steps(Protocol):
+    """What the trainer needs of whoever does the steps: Descent, or Stepwise."""
+
+    def begin(self, order: np.ndarray) -> int: ...
+
+    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
+            stop: Callable[[], bool] | None = None) -> np.ndarray: ...  # fmt: skip
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]: ...
+
+
+def train(
+    net: Graph,
+    loss: Loss,
+    data: Pair,
+    *,
+    validation: Pair | None = None,
+    epochs: int = 100,
+    batch_size: int = 128,
+    seed: int = 0,
+    optimizer: Optimizer | None = None,
+    regularizer: SpectralRadius | None = None,
+    w: Any = None,
+    state: Mapping[str, np.ndarray] | None = None,
+    dtype: Any = np.float32,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = False,
+    profile: bool = False,
+    callbacks: Sequence[Callable[[Row, Fit], Any]] = (),
+) -> Fit:
+    """Trains a net: min f(w) + μ·max(0, ρ(w) − K), ρ the spectral radius of the Hessian of a batch's loss.
+
+    Args:
+        net, loss: as for Objective.
+        data: (x, y), all of it; an epoch goes through it once in a new order, its last partial batch left out.
+        validation: (x, y); the parameters with the best accuracy on it (without labels: the lowest loss) are kept.
+        epochs, batch_size, seed: as usual; the seed also makes the first w.
+        optimizer: SGD (default) or Adam.
+        regularizer: SpectralRadius(...) or None for plain training.
+        w, state: where to start instead of net.init(seed) and net.init_state().
+        dtype: precision of everything.
+        checkpoint: a folder for ``checkpoint.npz``; written at the start, every few seconds and at the end.
+        resume: go on from the checkpoint in that folder, if there is one.
+        progress: show a line per epoch and the time left (needs rich: pip install 'rop[train]').
+        profile: measure where the time goes; see Fit.profile.
+        callbacks: called after each epoch with its row of the history and the fit so far; one that returns True ends
+            the training.
+
+    >>> import numpy as np, rop
+    >>> x = np.random.default_rng(0).standard_normal((256, 2)).astype("f4")
+    >>> net = rop.Sequential(rop.Linear(2, 8), rop.Tanh(), rop.Linear(8, 2))
+    >>> fit = rop.train(net, rop.CrossEntropy(), (x, (x[:, 0] * x[:, 1] > 0).astype(int)), epochs=30, batch_size=32,
+    ...                 optimizer=rop.SGD(lr=0.5), regularizer=rop.SpectralRadius(mu=0.01, solver="track"))
+    >>> len(fit.history), bool(fit.history[-1]["accuracy"] > 0.9)
+    (30, True)
+    """
+    run = _Run(net, loss, data, validation, epochs, batch_size, seed, optimizer or SGD(), regularizer, w, state, dtype,
+               None if checkpoint is None else Path(checkpoint), profile)  # fmt: skip
+    run.start(resume)
+    with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
+        run.go(interrupted, callbacks, show)
+    return run.fit()
+
+
+class _Run:
+    """One training run: its settings, where it stands, and how to save that."""
+
+    def __init__(self, net: Graph, loss: Loss, data: Pair, validation: Pair | None, epochs: int, batch_size: int,
+                 seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any, dtype: Any,
+                 folder: Path | None, profile: bool):  # fmt: skip
+        _check_kinds(net, loss, optimizer, regularizer)
+        self.net, self.loss, self.optimizer, self.regularizer = net, loss, optimizer, regularizer
+        self.epochs = check_int("train", "epochs", epochs)
+        self.seed = check_int("train", "seed", seed, minimum=0)
+        self.dtype, self.folder = np.dtype(check_dtype("train", dtype)), folder
+        x, y = _pair("data", data)
+        x = check_data(x, self.dtype, check_finite=True)
+        self.samples, self.batch_size = len(x), check_int("train", "batch_size", batch_size)
+        if self.samples < self.batch_size:
+            raise ArgumentError(f"train: expected at least one batch of {self.batch_size} samples, got {self.samples}; "
+                                f"give more data or batch_size={self.samples}")  # fmt: skip
+        self.validation = None
+        if validation is not None:
+            xv, yv = _pair("validation", validation)
+            self.validation = check_data(xv, self.dtype, check_finite=True), np.asarray(yv)
+        start = net.init(self.seed, self.dtype) if w is None else _parameters(net, w, self.dtype)
+        state = check_state(net, state, self.dtype, "train")
+        maker: Any = Descent if regularizer is None or regularizer.compiled else _stepwise()
+        self.steps: Steps = maker(net, loss, x, y, batch_size=self.batch_size, w=start, dtype=self.dtype,
+                                  optimizer=optimizer, regularizer=regularizer, state=state, seed=self.seed,
+                                  profile=profile)  # fmt: skip
+        self.fingerprint = self._fingerprint(x, np.asarray(y), start)
+        self.epoch, self.step, self.best_epoch = 1, 0, 0
+        self.history: list[Row] = []
+        self.reports = np.zeros((0, len(COLUMNS)))
+        self.seconds, self.profiled = 0.0, np.zeros(4)
+        self.best = self._copy()
+        self.per_epoch = self.samples // self.batch_size
+        self._saved_at = 0.0
+
+    def _fingerprint(self, x: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be continued; the number of epochs may change."""
+        return {
+            "net": self.net.summary_text(),
+            "loss": f"{type(self.loss).__name__} {sorted((k, str(v)) for k, v in vars(self.loss).items())}",
+            "optimizer": describe(self.optimizer),
+            "regularizer": describe(self.regularizer),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "dtype": self.dtype.name,
+            "data": [list(x.shape), zlib.crc32(x.tobytes()), zlib.crc32(np.ascontiguousarray(y).tobytes())],
+            "validation": None if self.validation is None else zlib.crc32(self.validation[0].tobytes()),
+            "start": zlib.crc32(w.tobytes()),
+        }
+
+    # ------------------------------------------------------------------------------------------------------ checkpoints
+    def start(self, resume: bool) -> None:
+        if self.folder is None:
+            if resume:
+                raise ArgumentError("train: resume=True needs the folder of the run, got checkpoint=None")
+            return
+        path = self.folder / files.FILE
+        if path.exists():
+            if not resume:
+                raise ArgumentError(f"{path}: there is a checkpoint of an earlier run; give resume=True to go on with "
+                                    "it, or another folder")  # fmt: skip
+            self._restore(path)
+        else:
+            self.save()
+
+    def save(self) -> None:
+        if self.folder is None:
+            return
+        meta = {"epoch": self.epoch, "step": self.step, "best_epoch": self.best_epoch, "history": self.history,
+                "seconds": self.seconds, "settings": self.fingerprint}  # fmt: skip
+        best = {f"best/{name}": array for name, array in self.best.items()}
+        files.save(self.folder / files.FILE, meta, {**self.steps.arrays, **best, "reports": self.reports,
+                                                    "profiled": self.profiled})  # fmt: skip
+        self._saved_at = time.monotonic()
+
+    def _restore(self, path: Path) -> None:
+        meta, arrays = files.load(path)
+        expected = json.loads(json.dumps(self.fingerprint))
+        different = [name for name, value in expected.items() if meta.get("settings", {}).get(name) != value]
+        if different:
+            raise ArgumentError(f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
+                                f"{', '.join(different)}; it was left as it is")  # fmt: skip
+        self.epoch, self.step, self.best_epoch = meta["epoch"], meta["step"], meta["best_epoch"]
+        self.history, self.seconds = meta["history"], meta["seconds"]
+        for name, array in self.steps.arrays.items():
+            array[...] = arrays[name]
+        self.best = {name: arrays[f"best/{name}"] for name in self.best}
+        self.reports, self.profiled = arrays["reports"], arrays["profiled"]
+
+    def _copy(self) -> dict[str, np.ndarray]:
+        """Parameters and running statistics as they are now."""
+        return {name: array.copy() for name, array in self.steps.arrays.items()
+                if name == "w" or name.startswith("state/")}  # fmt: skip
+
+    # ----------------------------------------------------------------------------------------------------------- epochs
+    def go(self, interrupted: Callable[[], bool], callbacks: Sequence[Callable[[Row, Fit], Any]], show: Any) -> None:
+        while self.epoch <= self.epochs:
+            self._run_epoch(interrupted, show)
+            row = self._end_epoch()
+            show.epoch(row)
+            if True in [callback(row, self.fit()) is True for callback in callbacks]:
+                break
+            if time.monotonic() - self._saved_at > SAVE_EVERY:
+                self.save()
+        self.save()
+
+    def _run_epoch(self, interrupted: Callable[[], bool], show: Any) -> None:
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(self.samples)
+        total, before = self.steps.begin(order), (self.epoch - 1) * self.per_epoch
+        given = self._schedules(before + np.arange(1, total + 1))
+        count = 1
+        while self.step < total:
+            start, part = time.perf_counter(), slice(self.step, self.step + count)
+            reports = self.steps.run(self.step, count, before=before, stop=interrupted,
+                                     **{name: all_steps[part] for name, all_steps in given.items()})  # fmt: skip
+            took = time.perf_counter() - start
+            self.seconds += took
+            self._take_in(reports)
+            show.steps(self.epoch, self.step, total, reports)
+            if interrupted():
+                self._stop_interrupted()
+            if time.monotonic() - self._saved_at > 10 * SAVE_EVERY:
+                self.save()
+            count = max(1, min(4 * count, int(SLICE * len(reports) / max(took, 1e-9))))
+
+    def _schedules(self, k: np.ndarray) -> dict[str, np.ndarray]:
+        given = {"rate": values(self.optimizer.lr, k, self.epoch, type(self.optimizer).__name__)}
+        if self.regularizer is not None:
+            given["mu"] = values(self.regularizer.mu, k, self.epoch, "SpectralRadius mu")
+            given["tol"] = values(self.regularizer.tol, k, self.epoch, "SpectralRadius tol")
+        return given
+
+    def _take_in(self, reports: np.ndarray) -> None:
+        bad = ~np.isfinite(reports[:, [COLUMNS.index("loss"), COLUMNS.index("rho")]]).all(axis=1)
+        good = reports[:-1] if bad.any() else reports
+        self.reports = np.concatenate([self.reports, good])
+        self.step += len(good)
+        if bad.any():
+            self.save()
+            saved = "" if self.folder is None else f"; the last good step is in {self.folder / files.FILE}"
+            what = "loss" if not np.isfinite(reports[-1, 0]) else "spectral radius"
+            raise TrainingStopped(
+                f"train: the {what} is not finite in epoch {self.epoch}, step {self.step + 1}: a smaller learning rate "
+                f"or mu, or clip=..., may help{saved}", self.fit())  # fmt: skip
+
+    def _stop_interrupted(self) -> None:
+        self.save()
+        where = f"interrupted in epoch {self.epoch} after {self.step} of {self.per_epoch} steps"
+        raise TrainingInterrupted(where if self.folder is None else f"{where}; saved in {self.folder}", self.fit())
+
+    def _end_epoch(self) -> Row:
+        start = time.perf_counter()
+        row = self._row()
+        if self.validation is not None:
+            row["valid_loss"], row["valid_accuracy"] = evaluate(
+                self.net, self.loss, self.steps.arrays["w"], *self.validation, state=_state(self.steps.arrays))
+        self.seconds += time.perf_counter() - start
+        row["seconds"] = self.seconds
+        self.history.append(row)
+        if self.validation is None or self._is_best():
+            self.best, self.best_epoch = self._copy(), self.epoch
+        self.profiled += self.reports[:, -4:].sum(axis=0)
+        self.epoch, self.step, self.seconds, self.reports = self.epoch + 1, 0, 0.0, self.reports[:0]
+        return row
+
+    def _row(self) -> Row:
+        mean = dict(zip(COLUMNS, self.reports.mean(axis=0).tolist(), strict=True))
+        row: Row = {"epoch": self.epoch, "loss": mean["loss"], "accuracy": mean["correct"] / self.batch_size}
+        if self.regularizer is not None:
+            penalty, rho = (self.reports[:, COLUMNS.index(name)] for name in ("penalty", "rho"))
+            row.update(rho=mean["rho"], residual=mean["residual"],
+                       hvps=int(self.reports[:, COLUMNS.index("hvps")].sum()),
+                       skipped=int(((penalty == 0) & (rho > self.regularizer.K)).sum()))  # fmt: skip
+        return row
+
+    def _is_best(self) -> bool:
+        def key(row: Row) -> float:
+            return row["valid_accuracy"] if np.isfinite(row["valid_accuracy"]) else -row["valid_loss"]
+        return all(key(self.history[-1]) > key(row) for row in self.history[:-1])
+
+    def fit(self) -> Fit:
+        last = self._copy()
+        best = self.best if self.history else last
+        parts = dict(zip(("gradient", "power", "r2", "rest"), (self.profiled * 1e-9).tolist(), strict=True))
+        return Fit(best["w"].copy(), _state(best), list(self.history), last["w"], _state(last), self.best_epoch, parts)
+
+
+def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str, np.ndarray] | None = None
+             ) -> tuple[float, float]:  # fmt: skip
+    """Loss and accuracy of a net in evaluation mode; the accuracy of targets that are not labels is NaN.
+
+    >>> import numpy as np, rop
+    >>> net = rop.Sequential(rop.Linear(1, 2))
+    >>> w = np.array([1.0, -1.0, 0.0, 0.0])                      # class 0 where x > 0
+    >>> rop.evaluate(net, rop.CrossEntropy(), w, np.array([[3.0], [-3.0]]), np.array([0, 0]))[1]
+    0.5
+    """
+    outputs, y = predict(net, w, x, state), np.asarray(y)
+    value = loss.value(outputs, y)
+    labels = y.dtype.kind in "iu" and outputs.ndim == 2 and y.ndim == 1
+    return value, float((outputs.argmax(axis=1) == y).mean()) if labels else float("nan")
+
+
+# --------------------------------------------------------------------------------------------------- small helpers
+def _check_kinds(net: Any, loss: Any, optimizer: Any, regularizer: Any) -> None:
+    for value, kind, name in ((net, Graph, "net as a rop.Sequential or rop.Graph"),
+                              (loss, Loss, "a loss such as rop.CrossEntropy()"),
+                              (optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
+                              (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")
+                              ):  # fmt: skip
+        if not isinstance(value, kind):
+            raise ArgumentTypeError(f"train: expected {name}, got {type(value).__name__}")
+
+
+def _pair(name: str, value: Any) -> Pair:
+    if not (isinstance(value, (tuple, list)) and len(value) == 2):
+        raise ArgumentTypeError(f"train: expected {name} as a pair (x, y), got {type(value).__name__}")
+    if len(value[0]) != len(value[1]):
+        raise ArgumentError(f"train: expected as many targets as samples in {name}, got {len(value[0])} samples and "
+                            f"{len(value[1])} targets")  # fmt: skip
+    return value[0], value[1]
+
+
+def _parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
+    array = np.array(w, dtype=dtype)
+    if array.shape != (net.size,) or not np.isfinite(array).all():
+        raise ArgumentError(f"train: expected w of shape ({net.size},) with finite numbers, got shape {array.shape}")
+    return array
+
+
+def _state(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix("state/"): array.copy() for name, array in arrays.items() if name.startswith("state/")}
+
+
+def _stepwise() -> Any:
+    from rop.stepwise import Stepwise
+    return Stepwise
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C sets a flag that is looked at between steps, so that what is saved belongs together. A second one raises
+    at once. Outside the main thread signals are not ours to handle."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag.is_set
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        if flag.is_set():
+            raise KeyboardInterrupt
+        flag.set()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield flag.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _shown(progress: bool, run: _Run) -> Iterator[Any]:
+    from rop.progress import Quiet, shown
+    if not progress:
+        yield Quiet()
+        return
+    with shown(run.epochs, run.per_epoch, run.regularizer is not None) as show:
+        for row in run.history:
+            show.epoch(row)
+        yield show

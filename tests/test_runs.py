@@ -1,0 +1,231 @@
+"""`rop train`, `resume`, `eval`, `spectrum`: run folders and the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rop import checkpoint as files
+from rop import cli
+from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE
+from rop.experiments import EXPERIMENTS, SETTINGS
+from rop.runs import Run, new_config, one_line
+from tests.processes import environment
+
+SHORT = ["train", "digits", "--epochs", "2", "--quiet", "--json"]
+
+
+def run(capsys: Any, *arguments: str) -> tuple[int, str, str]:
+    code = cli.main(list(arguments))
+    shown = capsys.readouterr()
+    return code, shown.out, shown.err
+
+
+def result(out: str) -> dict[str, Any]:
+    return json.loads(out.strip().splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "digits"
+    assert cli.main([*SHORT, "--out", str(folder)]) == OK
+    return folder
+
+
+def test_a_run_folder_holds_everything(trained: Path) -> None:
+    names = {"config.json", "history.csv", "weights.npz", "checkpoint.npz", "curves.png"}
+    assert {path.name for path in trained.iterdir()} == names
+    rows = list(csv.DictReader((trained / "history.csv").open()))
+    assert [row["epoch"] for row in rows] == ["1", "2"] and float(rows[0]["rho"]) > 0
+    with np.load(trained / "weights.npz", allow_pickle=False) as weights:
+        assert weights["w"].shape == (EXPERIMENTS["digits"].net("paper").size,)
+    assert (trained / "curves.png").read_bytes().startswith(b"\x89PNG")
+    config = json.loads((trained / "config.json").read_text())
+    assert config["regularizer"]["mu"] == 0.01 and config["optimizer"]["is"] == "Adam"
+
+
+def test_json_is_the_last_line(capsys: Any) -> None:
+    code, out, err = run(capsys, *SHORT)
+    found = result(out)
+    assert code == OK and err == "" and len(out.splitlines()) == 1
+    assert {"test_accuracy", "valid_accuracy", "test_loss", "rho", "epochs", "hvps", "seconds"} <= set(found)
+    assert found["epochs"] == 2 and found["hvps"] > 0 and found["rho"] > 0
+    code, out, err = run(capsys, "train", "digits", "--epochs", "1", "--mu", "0", "--json")
+    assert result(out)["hvps"] == 0 and "test accuracy" in out and "digits, no penalty" in err
+
+
+def test_profile(capsys: Any) -> None:
+    code, out, _ = run(capsys, "train", "digits", "--epochs", "1", "--profile", "--quiet")
+    assert code == OK and "eigenpair (H·v)" in out and "gradient of ρ (R²)" in out
+
+
+def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
+    options = """--setting plain --mu 0.02 --K 1.5 --solver track --tol 0.01 --maxiter 7 --products 3 --clip 2
+                 --epochs 1 --batch-size 64 --optimizer sgd --lr 0.2 --schedule cosine --momentum 0.9 --nesterov
+                 --weight-decay 1e-4 --seed 5 --dtype float64 --stop relative"""
+    code, _, err = run(capsys, "train", "digits", *options.split(), "--quiet", "--out", str(tmp_path / "r"))
+    config = json.loads((tmp_path / "r" / "config.json").read_text())
+    assert code == OK, err
+    assert config["regularizer"] == {"is": "SpectralRadius", "mu": 0.02, "K": 1.5, "solver": "track", "tol": 0.01,
+                                     "stop": "relative", "maxiter": 7, "warm_start": True, "clip": 2.0, "products": 3,
+                                     "refresh": 4}  # fmt: skip
+    assert config["optimizer"] == {"is": "SGD", "lr": {"is": "cosine", "start": 0.2, "epochs": 1}, "momentum": 0.9,
+                                   "nesterov": True, "weight_decay": 1e-4}  # fmt: skip
+    assert (config["setting"], config["batch_size"], config["seed"], config["dtype"]) == ("plain", 64, 5, "float64")
+
+
+def test_forest_has_the_papers_learning_rate() -> None:
+    assert new_config("forest")["optimizer"]["lr"] == {"is": "inverse_epoch", "start": 0.5}
+    assert new_config("forest", batch_size=64)["optimizer"]["lr"] == {"is": "inverse_epoch", "start": 0.1}
+    assert new_config("usps")["regularizer"]["mu"] == 0.005 and new_config("usps")["epochs"] == 100
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_nets(name: str, setting: str) -> None:
+    shape = {"digits": (1, 8, 8), "forest": (54,), "usps": (1, 16, 16), "mnist": (1, 16, 16)}[name]
+    net = EXPERIMENTS[name].net(setting)
+    sizes = {"forest": {"paper": 1667, "plain": 2087}, "usps": {"paper": 14794, "plain": 14794}}  # 54·20+20 + …
+    if name in sizes:
+        assert net.size == sizes[name][setting]
+    out = net.predict(net.init(), np.random.default_rng(0).standard_normal((4, *shape)).astype(np.float32))
+    assert np.allclose(out.sum(axis=1), 1) == (setting == "paper")
+
+
+# ----------------------------------------------------------------------------------------------- resume, eval, spectrum
+def test_resuming_a_finished_run(trained: Path, capsys: Any) -> None:
+    before = (trained / "history.csv").read_text()
+    code, out, _ = run(capsys, "resume", str(trained), "--quiet", "--json")
+    assert code == OK and result(out)["epochs"] == 2 and (trained / "history.csv").read_text() == before
+
+
+def test_a_folder_with_nothing_but_its_configuration_can_be_resumed(tmp_path: Path, trained: Path, capsys: Any) -> None:
+    new = tmp_path / "new"
+    new.mkdir()
+    (new / "config.json").write_bytes((trained / "config.json").read_bytes())
+    code, _, _ = run(capsys, "eval", str(new))
+    assert code == FAILED
+    assert run(capsys, "resume", str(new), "--quiet")[0] == OK
+    np.testing.assert_array_equal(Run.open(new).weights()[0], Run.open(trained).weights()[0])
+
+
+def test_ctrl_c_then_resume(tmp_path: Path, trained: Path, capsys: Any) -> None:
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "rop", "train", "digits", "--epochs", "100000", "--out", str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment())
+    while not (folder / files.FILE).exists() and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == INTERRUPTED, errors
+    assert f"rop resume {folder} goes on" in errors.replace("\n", " ") and "Traceback" not in errors
+    done = files.load(folder / files.FILE)[0]["epoch"]
+    code, out, _ = run(capsys, "resume", str(folder), "--epochs", str(done + 1), "--quiet", "--json")
+    assert code == OK and result(out)["epochs"] == done + 1
+    first = files.load(trained / files.FILE)[0]["history"][0]
+    assert files.load(folder / files.FILE)[0]["history"][0]["loss"] == first["loss"]
+
+
+def test_eval(trained: Path, capsys: Any) -> None:
+    code, out, _ = run(capsys, "eval", str(trained), "--json")
+    assert code == OK and result(out)["dataset"] == "digits" and 0 < result(out)["test_accuracy"] <= 1
+    assert "360 test samples of digits" in out
+
+
+def test_eval_on_data_that_do_not_fit(trained: Path, capsys: Any, monkeypatch: Any) -> None:
+    from rop import datasets
+
+    wrong = np.zeros((3, 1, 16, 16), np.float32), np.zeros(3, np.int64)
+    monkeypatch.setattr(datasets, "load", lambda *a, **k: datasets.DataSet("usps", wrong, wrong, wrong, 10))
+    code, _, err = run(capsys, "eval", str(trained), "--on", "usps")
+    assert code == FAILED and "does not fit the data set usps" in err
+
+
+def test_spectrum(trained: Path, capsys: Any) -> None:
+    code, out, err = run(capsys, "spectrum", str(trained), "--k", "2", "--probes", "1", "--steps", "10", "--json")
+    found = result(out)
+    assert code == OK, err
+    assert len(found["largest"]) == 2 and found["largest"][0] >= found["largest"][1] >= found["smallest"][0]
+    assert found["rho"] == pytest.approx(max(found["largest"][0], -found["smallest"][0]))
+    assert (trained / "spectrum.png").read_bytes().startswith(b"\x89PNG")
+    (trained / "spectrum.png").unlink()
+
+
+# --------------------------------------------------------------------------------------------------------- wrong input
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "cifar"], "invalid choice: 'cifar'"),
+        (["train", "digits", "--mu", "-1"], "expected a number from 0 up, got '-1'"),
+        (["train", "digits", "--lr", "nan"], "got 'nan'"),
+        (["train", "digits", "--solver", "newton"], "invalid choice: 'newton'"),
+        (["train", "digits", "--epochs", "0"], "from 1 up"),
+        (["resume"], "RUN"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], message: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == USAGE and message in capsys.readouterr().err
+
+
+def test_settings_of_a_penalty_that_is_not_there(capsys: Any) -> None:
+    code, _, err = run(capsys, "train", "digits", "--mu", "0", "--solver", "track")
+    assert code == USAGE and "which has no solver" in err
+
+
+def test_wrong_paths(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    code, _, err = run(capsys, *SHORT, "--out", str(trained))
+    assert code == FAILED and f"rop resume {trained} goes on with it" in err
+    for command in ("resume", "eval", "spectrum"):
+        code, _, err = run(capsys, command, str(tmp_path / "none"))
+        assert code == FAILED and "expected the folder of a run" in err
+    code, _, err = run(capsys, "train", "digits", "--out", "/dev/null/x", "--quiet")
+    assert code == FAILED and "expected a folder to write to" in err
+    code, _, err = run(capsys, "train", "forest", "--data", str(tmp_path), "--out", str(tmp_path / "r"))
+    assert code == FAILED and "covtype.data.gz" in err and not (tmp_path / "r").exists()
+
+
+def test_foreign_files(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert "of a run of this version" in run(capsys, "eval", str(tmp_path))[2]
+    (tmp_path / "config.json").write_text("{nonsense")
+    assert "expected the configuration" in run(capsys, "eval", str(tmp_path))[2]
+    (tmp_path / "config.json").write_bytes((trained / "config.json").read_bytes())
+    (tmp_path / "weights.npz").write_bytes(b"no weights")
+    code, _, err = run(capsys, "eval", str(tmp_path))
+    assert code == FAILED and "expected weights, got a file that cannot be read" in err
+
+
+def test_what_is_not_a_number_is_null() -> None:
+    assert json.loads(one_line({"a": float("nan"), "b": 1.5, "c": "x"})) == {"a": None, "b": 1.5, "c": "x"}
+
+
+# ---------------------------------------------------------------------------------------------------------- real data
+@pytest.mark.skipif(not os.environ.get("ROP_DATA"), reason="ROP_DATA is not set: there are no real files to read")
+@pytest.mark.parametrize(("name", "least"), [("usps", 0.5), ("forest", 0.55)])
+def test_training_on_real_data(name: str, least: float, capsys: Any) -> None:
+    code, out, err = run(capsys, "train", name, "--epochs", "2", "--solver", "track", "--quiet", "--json")
+    found = result(out)
+    assert code == OK, err
+    assert found["test_accuracy"] > least and found["hvps"] > 0
+
+
+@pytest.mark.skipif(not os.environ.get("ROP_DATA"), reason="ROP_DATA is not set: there are no real files to read")
+def test_a_net_trained_on_usps_is_tested_on_mnist(tmp_path: Path, capsys: Any) -> None:
+    folder = str(tmp_path / "u")
+    assert run(capsys, "train", "usps", "--mu", "0", "--epochs", "5", "--quiet", "--out", folder)[0] == OK
+    code, out, err = run(capsys, "eval", folder, "--on", "mnist", "--json", "--quiet")
+    assert code == OK, err
+    assert result(out)["samples"] == 10_000 and result(out)["test_accuracy"] > 0.4
