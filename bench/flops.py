@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .engines import EPOCHS
 from .problems import (
     Activation,
     BatchNorm,
@@ -40,6 +41,7 @@ ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a 
     "step": (1, 10, 1),
     "step_python": (1, 10, 1),
     "epoch": (1, 0, 0),
+    "penalised": (1, 10, 1),
 }
 
 Orders = frozenset[int]  # the orders of a jet that are not structurally zero
@@ -59,7 +61,7 @@ def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
     """Floating-point operations that `work` needs for one batch, or for an epoch of several."""
     times = ORDERS[work]
     products = sum(c.multiplications * c.products[k] * times[k] for c in count(problem) for k in range(3))
-    return 2 * batch * products * (steps if work == "epoch" else 1)
+    return 2 * batch * products * (steps if work in EPOCHS else 1)
 
 
 def count(problem: Problem) -> list[Count]:

@@ -36,6 +36,7 @@ GOALS = (  # two cores, float32, batch 128, medians
     Goal("usps", "step", 5, 6),
     Goal("wide", "step", 1.4, 1.0),
     Goal("forest", "epoch", 10, 2),
+    Goal("forest", "penalised", 10, 3),
 )
 
 

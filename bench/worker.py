@@ -26,7 +26,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-CHECKED_STEPS = 100  # of an epoch, when answers are compared: later, rounding has taken precisions too far apart
+# of an epoch, when answers are compared: later, rounding has taken precisions too far apart
+CHECKED_STEPS = {"epoch": 100, "penalised": 10}
 WARM_UP = 3, 0.005  # before the first call that is recorded: so many calls, but no further one after so many seconds
 TRIAL = 0.05  # how many seconds a way is tried out, if a call is not longer
 
@@ -88,9 +89,14 @@ class Worker:
         self.engine.prepare(found, batch, dtype, data)
         return {"seconds": time.perf_counter() - start, "works": list(self.engine.ways)}
 
+    def steps_of(self, work: str) -> int:
+        from .engines import EPOCHS
+
+        return min(self.steps, EPOCHS.get(work, 0) or self.steps)
+
     def answer(self, work: str, file: str) -> dict[str, Any]:
         first, arrays = {}, {}
-        self.engine.steps = min(self.steps, CHECKED_STEPS)
+        self.engine.steps = min(self.steps_of(work), CHECKED_STEPS.get(work, 1))
         self.engine.tune(work)
         for way in self.engine.ways[work]:
             start = time.perf_counter()
@@ -103,7 +109,7 @@ class Worker:
 
     def try_out(self, work: str) -> dict[str, Any]:
         """Every way for a short while."""
-        self.engine.steps = self.steps
+        self.engine.steps = self.steps_of(work)
         seconds = {}
         for way in self.engine.ways[work]:
             run = functools.partial(self.engine.run, way)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numba
 import numpy as np
 
 from rop.engine import check_data, check_state, check_statistics
@@ -23,6 +25,7 @@ from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
 
 SENSE = 0.5                             # the largest ‖Hv − λv‖ / |λ| of a direction that is followed: tan of an angle
+TRIAL, TRY_EVERY = 0.005, 10             # seconds that another number of threads is tried, every so many calls
 COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
 
 
@@ -69,6 +72,7 @@ class Descent:
         self._shares = targets.shares if loss.reduction == "mean" else None
         self._settings = _settings(optimizer or SGD(), regularizer)
         self._state = check_state(net, state, self.dtype, "Descent")
+        self._pace = Pace()
         self._seed, self._clock = seed, _clock() if profile else 0
         self.size = net.size
         self._allocate(w, optimizer or SGD(), regularizer)
@@ -139,27 +143,50 @@ class Descent:
         count = min(count, self._steps - first)
         part = self._given[first:first + count]
         part[:, compiled.RATE], part[:, compiled.MU], part[:, compiled.TOLERANCE] = rate, mu, tol
-        done = np.zeros(1, np.int64)
-
-        def call() -> None:
-            done[0] = compiled.steps(self.dtype, in_home_process())(
-                self._descriptor.ctypes.data, self._settings.ctypes.data, self._given.ctypes.data,
-                self._reports.ctypes.data, first, count, before + first)
-
+        products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
+        long = self._work * products >= LONG_RUN        # else whoever wants to stop need not wait long
         with engine_lock():
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles
-            products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
-            cancelled = False
-            if self._work * products < LONG_RUN:        # a step is short: whoever wants to stop need not wait long
-                call()
+            if long:
+                done, whole = self._run_aside(first, count, before, stop)
             else:
-                cancelled = not self._space.call_aside(call, stop or (lambda: False))
+                done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
-        if cancelled:                                   # in the middle of a step, which is undone
+        if not whole:                                   # cancelled in the middle of a step, which is undone
             self.arrays["v"][:] = self._before
-        failed = not cancelled and done[0] < count
-        return self._reports[first:first + done[0] + failed].copy()
+        failed = whole and done < count
+        return self._reports[first:first + done + failed].copy()
+
+    def _call(self, first: int, count: int, before: int) -> int:
+        run = compiled.steps(self.dtype, in_home_process())
+        return run(self._descriptor.ctypes.data, self._settings.ctypes.data, self._given.ctypes.data,
+                   self._reports.ctypes.data, first, count, before + first)
+
+    def _run_aside(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
+        done = [0]
+
+        def call() -> None:
+            done[0] = self._call(first, count, before)
+
+        whole = self._space.call_aside(call, stop or (lambda: False))
+        return done[0], whole
+
+    def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
+        """With as many threads as are the fastest just now; results do not depend on them."""
+        most, done = numba.get_num_threads(), 0
+        try:
+            for threads, share in self._pace.plan(count, most if in_home_process() else 1):
+                numba.set_num_threads(threads)
+                start = time.perf_counter()
+                came = self._call(first + done, share, before)
+                self._pace.measured(threads, (time.perf_counter() - start) / share)
+                done += came
+                if came < share:
+                    break
+        finally:
+            numba.set_num_threads(most)
+        return done
 
     def _describe(self) -> np.ndarray:
         space, at = self._space, self._space.address
@@ -190,6 +217,31 @@ class Descent:
         descriptor[list(words)] = list(words.values())
         self._work = len(passes[0].table) * space.stride * space.tiles
         return descriptor
+
+
+class Pace:
+    """Which number of threads is the fastest just now. Threads meet several times in a step; where another program has
+    one of the cores, short steps are many times faster on a single thread."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, float] = {}            # threads -> seconds per step, when last tried
+        self._calls = 0
+
+    def plan(self, count: int, most: int) -> list[tuple[int, int]]:
+        """Steps divided into (threads, steps): now and then a few of them try the other number of threads."""
+        if most == 1:
+            return [(1, count)]
+        known = {threads: seconds for threads, seconds in self._seconds.items() if threads in (1, most)}
+        best = min(known, key=lambda threads: known[threads], default=most)
+        other = 1 if best == most else most
+        self._calls += 1
+        if best not in known or (other in known and self._calls % TRY_EVERY):
+            return [(best, count)]
+        few = min(count, max(1, int(TRIAL / known[best])))
+        return [(other, few), (best, count - few)] if count > few else [(other, few)]
+
+    def measured(self, threads: int, seconds: float) -> None:
+        self._seconds[threads] = seconds
 
 
 def _settings(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:

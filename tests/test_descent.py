@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rop
-from rop.descent import COLUMNS, SENSE, Descent
+from rop.descent import COLUMNS, SENSE, TRY_EVERY, Descent, Pace
 from rop.workspace import LONG_RESULT
 from tests.zoo import normal
 
@@ -305,3 +305,16 @@ def test_too_few_samples_are_refused() -> None:
 def test_solvers_that_are_not_compiled_are_refused() -> None:
     with pytest.raises(rop.ArgumentError, match="'power' or 'track', got 'lanczos'"):
         descent(regularizer=rop.SpectralRadius(solver="lanczos"))
+
+
+def test_the_number_of_threads_follows_the_pace() -> None:
+    pace = Pace()
+    assert pace.plan(100, 1) == [(1, 100)]
+    assert pace.plan(100, 4) == [(4, 100)]  # nothing is known yet
+    pace.measured(4, 1e-3)
+    assert pace.plan(100, 4) == [(1, 5), (4, 95)]  # five milliseconds for the other way
+    pace.measured(1, 1e-4)
+    assert [pace.plan(100, 4) for _ in range(3)] == [[(1, 100)]] * 3
+    plans = [pace.plan(100, 4) for _ in range(TRY_EVERY)]
+    assert plans.count([(4, 50), (1, 50)]) == 1  # now and then the other way again
+    assert pace.plan(3, 4) == [(1, 3)]

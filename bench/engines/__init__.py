@@ -11,6 +11,7 @@ repetitions alternate between two points and two directions: what an engine may 
     step         one step of Algorithm 1         from a fresh w and v, in compiled code where the engine can
     step_python  the same, the loop in Python    (rop only: f.at(w), ten .hvp(v), .r2(v))
     epoch        plain SGD over all rows         in a fresh order; only for problems that say how many rows they have
+    penalised    steps of Algorithm 1 over rows  the same, 300 steps at most, v handed on from step to step
 
 A step is, with μ, K and rate from `Step`: loss and g = ∇f(w); ten times u = H v, λ = uᵀv, each but the first after
 v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign(λ)·1[|λ| > K]·r; w′ = w − rate·p. It gives
@@ -40,6 +41,7 @@ WORKS = {
     "step": "step, 10 power iterations",
     "step_python": "the same, loop in Python",
     "epoch": "SGD epoch",
+    "penalised": "epoch of such steps",
 }
 RETURNS = {  # the quantities of each work
     "grad": ("loss", "grad"),
@@ -50,7 +52,9 @@ RETURNS = {  # the quantities of each work
     "step": ("loss", "eigenvalue", "p", "v"),
     "step_python": ("loss", "eigenvalue", "p", "v"),
     "epoch": ("loss", "p"),
+    "penalised": ("loss", "p"),
 }
+EPOCHS = {"epoch": 0, "penalised": 300}  # works that go over many batches → at most so many steps; 0: any number
 SAME = {"at_hvp_r2": "jet", "step_python": "step"}  # works of rop alone → those that give the same
 UNITS = {"hvp_block": BLOCK}  # a call does so many units of the work; times are per unit
 ENGINES = {  # name → class, and the module it needs

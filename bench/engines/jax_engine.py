@@ -113,6 +113,7 @@ class Jax(Engine):
         "jet": ("jet_forward", "jet_reverse"),
         "step": ("step_loop", "step_python"),
         "epoch": ("epoch_put_in_order", "epoch_by_index"),
+        "penalised": ("penalised",),
     }
 
     @staticmethod
@@ -140,6 +141,7 @@ class Jax(Engine):
             "finish": jax.jit(self.finish),
             "epoch_put_in_order": jax.jit(self.epoch_of_batches, donate_argnums=0),
             "epoch_by_index": jax.jit(self.epoch_of_indices, donate_argnums=0),
+            "penalised": jax.jit(self.penalised_epoch, donate_argnums=0),
         }
 
     def put(self, x: np.ndarray, y: np.ndarray) -> tuple[Any, Any]:
@@ -224,10 +226,19 @@ class Jax(Engine):
         w, values = lax.scan(lambda w, rows: self.sgd(w, (x[rows], y[rows])), w, order)
         return values.mean(), w
 
+    def penalised_epoch(self, w: Any, v: Any, x: Any, y: Any, order: Any) -> Any:
+        def step(carried: Any, rows: Any) -> Any:
+            w, v = carried
+            value, _, w, v = self.step_in_one(w, v, x[rows], y[rows])
+            return (w, v), value
+
+        (w, _), values = lax.scan(step, (w, v), order)
+        return values.mean(), w
+
     # ------------------------------------------------------------------------------------------------- what is called
     def tune(self, work: str) -> None:
         """A step ends with the kind of jet that is the faster one here."""
-        if work == "step" and not self.tuned_jet:
+        if work in ("step", "penalised") and not self.tuned_jet:
             seconds = {}
             for way in self.ways["jet"]:
                 self.run(way, 0)
@@ -292,6 +303,12 @@ class Jax(Engine):
         order = self.order(repetition).astype(np.int32).reshape(self.steps, self.batch)
         w = [jnp.copy(part) for part in self.points[repetition % 2]]  # they are given away
         return self.call(way, w, x, y, order)
+
+    def penalised(self, repetition: int) -> Any:
+        x, y = self.keep("epoch arrays", self.epoch_arrays)
+        order = self.order(repetition).astype(np.int32).reshape(self.steps, self.batch)
+        w = [jnp.copy(part) for part in self.points[repetition % 2]]
+        return self.call("penalised", w, self.directions[repetition % 2], x, y, order)
 
     def epoch_put_in_order(self, repetition: int) -> Any:
         return self.epoch("epoch_put_in_order", repetition)

@@ -84,6 +84,7 @@ class Rop(Engine):
         "step": ("step",),
         "step_python": ("step_python",),
         "epoch": ("epoch",),
+        "penalised": ("penalised",),
     }
 
     @staticmethod
@@ -151,9 +152,15 @@ class Rop(Engine):
             direction += (Step.MU * np.sign(eigenvalue)) * p.r2(v)
         return p.loss, eigenvalue, w - w.dtype.type(Step.RATE) * direction, v
 
-    def epoch(self, repetition: int) -> Any:
+    def steps_over_rows(self, repetition: int, mu: float) -> Any:
         data = self.epoch_data()
-        d = self.keep("epochs", lambda: self.descent(data.x, data.y, 0.0))
-        d.arrays["w"][:] = self.points[repetition % 2]
-        reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE)
+        d = self.keep(f"epochs {mu}", lambda: self.descent(data.x, data.y, mu))
+        d.arrays["w"][:], d.arrays["v"][:] = self.points[repetition % 2], self.directions[repetition % 2]
+        reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE, mu=mu)
         return reports[:, 0].mean(), d.w
+
+    def epoch(self, repetition: int) -> Any:
+        return self.steps_over_rows(repetition, 0.0)
+
+    def penalised(self, repetition: int) -> Any:
+        return self.steps_over_rows(repetition, Step.MU)

@@ -98,6 +98,7 @@ class Torch(Engine):
         "jet": ("jet",),
         "step": ("step",),
         "epoch": ("epoch_by_hand", "epoch_by_optimizer"),
+        "penalised": ("penalised",),
     }
     tries_one_thread = True
 
@@ -185,10 +186,11 @@ class Torch(Engine):
 
     def step(self, repetition: int) -> Any:
         """The graph of the gradient serves all products; only the last one gets a graph of its own, for r."""
-        w = self.leaves(repetition)
-        loss = self.loss(w)
+        return self.one_step(self.leaves(repetition), self.directions[repetition % 2])
+
+    def one_step(self, w: list[Tensor], direction: list[Tensor], batch: Any = None) -> Any:
+        loss = self.loss(w, data=batch)
         g = torch.autograd.grad(loss, w, create_graph=True)
-        direction = self.directions[repetition % 2]
         v = joined(direction)
         for _ in range(Step.ITERATIONS - 1):
             u = joined(torch.autograd.grad(g, w, direction, retain_graph=True))
@@ -218,6 +220,15 @@ class Torch(Engine):
             with torch.no_grad():
                 torch._foreach_add_(w, g, alpha=-Step.RATE)
                 total += loss
+        return total / self.steps, w
+
+    def penalised(self, repetition: int) -> Any:
+        w, direction = self.leaves(repetition), self.directions[repetition % 2]
+        total = torch.zeros((), dtype=w[0].dtype)
+        for batch in self.batches(repetition):
+            loss, _, moved_w, v = self.one_step(w, direction, batch)
+            w, direction = [part.detach().requires_grad_() for part in moved_w], self.parts(v)
+            total += loss.detach()
         return total / self.steps, w
 
     def epoch_by_optimizer(self, repetition: int) -> Any:
