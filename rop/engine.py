@@ -23,6 +23,7 @@ from rop.lowering import lower
 from rop.workspace import (
     BLOCK_OF_VECTORS,
     DEFAULT_MEMORY,
+    PADDING,
     Data,
     Orders,
     Workspace,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 State = Mapping[str, np.ndarray]
 VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)      # (order, direction) of the passes at a point
 FACTORIAL = (1.0, 1.0, 2.0)             # Taylor coefficients inside, derivatives outside
+SLAB = 4096                             # rows of a block of vectors that are turned into columns at a time
 PREDICT_BATCH = 4096                    # samples that go through the net together in predict
 
 
@@ -265,16 +267,34 @@ class Point:
             n = self._f.net.size
             raise ArgumentError(f"v: expected shape ({n},) or ({n}, k), n = {n} being the number of parameters, got "
                                 f"{columns.shape}")
-        result = np.empty(columns.shape, self._f.dtype)
+        rows = as_rows(columns, self._f.dtype)                              # (k, n)
         with engine_lock():
-            for start in range(0, columns.shape[1], BLOCK_OF_VECTORS):
-                vectors = [self._f._vector("v", column) for column in columns.T[start:start + BLOCK_OF_VECTORS]]
-                space = self._space()
-                for i, vector in enumerate(vectors):
-                    self._f._set_direction(i, vector)
-                orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(vectors)))
-                last = range(len(orders) - len(vectors), len(orders))
-                result[:, start:start + len(vectors)] = np.stack(space.run(orders, tuple(last)), axis=1)
+            space = self._space()
+            whole = space.kept and space.tiles == space.chunk
+            return (self._one_by_one(rows) if whole else self._together(rows)).T
+
+    def _one_by_one(self, rows: np.ndarray) -> np.ndarray:
+        """H times each row, while order 0 of the whole batch is at hand."""
+        space = self._space()
+        result = np.empty((len(rows), rows.shape[1] + PADDING), rows.dtype)
+        for row, place in zip(rows, result, strict=True):
+            self._f._set_direction(0, row)
+            space.run((FIRST,), (0,), into=[place])
+            space.has_direction = True
+        return result[:, :rows.shape[1]]
+
+    def _together(self, rows: np.ndarray) -> np.ndarray:
+        """H times a few rows at a time, chunk by chunk of the batch: what a chunk needs of order 0 is fetched or
+        computed once for all of them."""
+        result = np.empty_like(rows)
+        for start in range(0, len(rows), BLOCK_OF_VECTORS):
+            part = rows[start:start + BLOCK_OF_VECTORS]
+            space = self._space()
+            for i, row in enumerate(part):
+                self._f._set_direction(i, row)
+            orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(part)))
+            last = range(len(orders) - len(part), len(orders))
+            result[start:start + len(part)] = space.run(orders, tuple(last))
         return result
 
     def r2(self, v: Any) -> np.ndarray:
@@ -389,6 +409,17 @@ def as_floats(name: str, value: Any) -> np.ndarray:
         raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
                                 f"np.asarray({name}, dtype=np.float32)")
     return array
+
+
+def as_rows(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The columns of (n, k) as contiguous rows; a slab at a time, so that it is read from memory only once."""
+    with np.errstate(over="ignore"):
+        if columns.flags.f_contiguous:
+            return np.ascontiguousarray(columns.T, dtype)
+        rows = np.empty(columns.shape[::-1], dtype)
+        for start in range(0, len(columns), SLAB):
+            rows[:, start:start + SLAB] = columns[start:start + SLAB].T
+        return rows
 
 
 def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:

@@ -107,8 +107,11 @@ class Kfac:
             raise ArgumentError("Kfac: expected damping above 0 for solve, got 0; K is singular as a rule")
         return self._apply(lambda values: 1 / (values + self.damping), v)
 
-    def shifted(self, theta: float | None = None, *, ritz: float = 0.0, margin: float = 0.05) -> Shifted:
+    def shifted(self, theta: float | None = None, *, ritz: float = 0.0, margin: float = 0.5) -> Shifted:
         """(θI − K)⁻¹, a preconditioner for the largest eigenvalue.
+
+        K leaves out what layers have to do with each other, so its largest eigenvalue is often well below H's: give
+        ``ritz`` if there is an estimate, and a margin that does not trust K's own eigenvectors too much.
 
         Args:
             theta: θ, above K's largest eigenvalue; None: (1 + margin) · max(K's largest eigenvalue, ritz).

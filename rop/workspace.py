@@ -32,6 +32,7 @@ CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
 LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
+PADDING = 16                            # numbers after the last parameter that kernels may write to
 SHELF = 8                               # such arrays that are kept for another time
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
@@ -152,7 +153,7 @@ class Workspace:
         self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
-        self._shelf = Shelf(plan.graph.size + 16, plan.dtype)
+        self._shelf = Shelf(plan.graph.size + PADDING, plan.dtype)
         self._cancel = np.zeros(1, np.int64)
         self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
@@ -217,7 +218,7 @@ class Workspace:
     def _for_parameters(self, name: str, version: int) -> None:
         """Room for a vector of parameters and its panels: w, or a direction."""
         n = self.plan.graph.size
-        self._space(name, n + 16, self.dtype)
+        self._space(name, n + PADDING, self.dtype)
         self._space(f"packed{version}", self.plan.sizes["packed"] + 16, self.dtype)
         self._space(f"panels{version}", self.plan.sizes["panels"] + 16, self.dtype)
 
@@ -294,7 +295,7 @@ class Workspace:
         for i in results:
             name = result_space(orders, i)
             if name not in self._arrays:
-                self._space(name, self.plan.graph.size + 16, self.dtype)
+                self._space(name, self.plan.graph.size + PADDING, self.dtype)
 
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read."""
@@ -303,12 +304,12 @@ class Workspace:
             self.forget()
             self._arrays["scale"][0] = data.scale
 
-    def run(self, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
+    def run(self, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
-        as fresh arrays, in Taylor coefficients."""
+        in Taylor coefficients, as fresh arrays or, if the batch is one chunk, in arrays with PADDING at their end."""
         ready = self.bound(orders, results)
         if self.chunk == self.tiles:
-            return self._run_at_once(ready, orders, results)
+            return self._run_at_once(ready, orders, results, into)
         sums = [np.zeros(self.plan.graph.size) for _ in results]
         for first in range(0, self.tiles, self.chunk):
             self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
@@ -316,18 +317,24 @@ class Workspace:
                 total += result
         return [total.astype(self.dtype) for total in sums]
 
-    def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
-        if self.plan.graph.size < LONG_RESULT:
+    def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...],
+                     into: list[np.ndarray] | None) -> list[np.ndarray]:
+        n = self.plan.graph.size
+        if n < LONG_RESULT:
             self._execute(ready.bound, 0, self.tiles)
-            return [result.copy() for result in ready.results]
+            if into is None:
+                return [result.copy() for result in ready.results]
+            for place, result in zip(into, ready.results, strict=True):
+                place[:n] = result
+            return into
         names = [result_space(orders, i) for i in results]
-        arrays = [self._shelf.take() for _ in names]
+        arrays = [self._shelf.take() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
             self._execute(ready.bound, 0, self.tiles)
         finally:
             ready.bound.move({name: self.address(name) for name in names})
-        return [array[:self.plan.graph.size] for array in arrays]
+        return [array[:n] for array in arrays]
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
         """The forward pass alone; result (batch, features) gets the outputs."""
