@@ -124,7 +124,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--steps", type=int, default=200, help="of gradient descent before the search")
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--points", type=int, default=5, help="batches on which the solvers are compared")
+    parser.add_argument("--points", type=int, default=3, help="batches on which the solvers are compared")
     parser.add_argument("--tol", type=float, default=1e-3, help="relative residual")
     arguments = parser.parse_args()
     for name in arguments.networks:

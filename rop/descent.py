@@ -21,11 +21,13 @@ from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
 from rop.lowering import lower
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
+from rop.pace import Pace
 from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
 
-SENSE = 0.5                             # the largest ‖Hv − λv‖ / |λ| of a direction that is followed: tan of an angle
-TRIAL, TRY_EVERY = 0.005, 10             # seconds that another number of threads is tried, every so many calls
+SENSE = 1.0                             # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
+LEAP = 0.5                              # the part of ρ that a step of "track" may take away, to first order
+SHARE = 0.005                           # seconds of steps that are run in one way before another may be better
 COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
 
 
@@ -72,7 +74,7 @@ class Descent:
         self._shares = targets.shares if loss.reduction == "mean" else None
         self._settings = _settings(optimizer or SGD(), regularizer)
         self._state = check_state(net, state, self.dtype, "Descent")
-        self._pace = Pace()
+        self._pace, self._share = Pace(), 1
         self._seed, self._clock = seed, _clock() if profile else 0
         self.size = net.size
         self._allocate(w, optimizer or SGD(), regularizer)
@@ -80,6 +82,8 @@ class Descent:
     def _allocate(self, w: np.ndarray, optimizer: Optimizer, regularizer: SpectralRadius | None) -> None:
         space, n = self._space, self.size
         space.ensure_direction(0)
+        for k in ORDERS:
+            space.reserve_results(((k, 0),), (0,))
         random = np.random.default_rng(self._seed).standard_normal(n)
         space.array("v0")[:n] = random / np.linalg.norm(random)
         space.array("w")[:n] = w
@@ -99,10 +103,10 @@ class Descent:
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything that changes from step to step; views, so that values can be put back: w, v, the optimizer's
-        memory and the running statistics (as "state/...")."""
+        """Everything that changes from step to step; views, so that values can be put back: w, the last direction v and
+        its product u = Hv (zeros: none), the optimizer's memory and the running statistics (as "state/...")."""
         named = {"w": self._space.array("w")[:self.size], "v": self._space.array("v0")[:self.size],
-                 "velocity": self._velocity, "squares": self._squares}
+                 "u": self._space.array("out1")[:self.size], "velocity": self._velocity, "squares": self._squares}
         return ({name: array for name, array in named.items() if array is not None}
                 | {f"state/{name}": array for name, array in self._state.items()})
 
@@ -110,11 +114,6 @@ class Descent:
     def w(self) -> np.ndarray:
         """The parameters (a copy)."""
         return self.arrays["w"].copy()
-
-    @property
-    def product(self) -> np.ndarray:
-        """H v of the last step that had a penalty (a view)."""
-        return self._space.array("out1")[:self.size]
 
     @property
     def state(self) -> dict[str, np.ndarray]:
@@ -153,8 +152,8 @@ class Descent:
             else:
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
-        if not whole:                                   # cancelled in the middle of a step, which is undone
-            self.arrays["v"][:] = self._before
+        if not whole:                                   # cancelled in the middle of a step, which will start again
+            self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
         failed = whole and done < count
         return self._reports[first:first + done + failed].copy()
 
@@ -173,14 +172,18 @@ class Descent:
         return done[0], whole
 
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
-        """With as many threads as are the fastest just now; results do not depend on them."""
+        """With threads if they pay just now: it is tried every few milliseconds."""
         most, done = numba.get_num_threads(), 0
         try:
-            for threads, share in self._pace.plan(count, most if in_home_process() else 1):
-                numba.set_num_threads(threads)
+            while done < count:
+                share = min(count - done, self._share)
+                parallel = most > 1 and self._pace.parallel()
+                numba.set_num_threads(most if parallel else 1)
                 start = time.perf_counter()
                 came = self._call(first + done, share, before)
-                self._pace.measured(threads, (time.perf_counter() - start) / share)
+                seconds = (time.perf_counter() - start) / share
+                self._pace.measured(parallel, seconds)
+                self._share = max(1, int(SHARE / seconds))
                 done += came
                 if came < share:
                     break
@@ -219,31 +222,6 @@ class Descent:
         return descriptor
 
 
-class Pace:
-    """Which number of threads is the fastest just now. Threads meet several times in a step; where another program has
-    one of the cores, short steps are many times faster on a single thread."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[int, float] = {}            # threads -> seconds per step, when last tried
-        self._calls = 0
-
-    def plan(self, count: int, most: int) -> list[tuple[int, int]]:
-        """Steps divided into (threads, steps): now and then a few of them try the other number of threads."""
-        if most == 1:
-            return [(1, count)]
-        known = {threads: seconds for threads, seconds in self._seconds.items() if threads in (1, most)}
-        best = min(known, key=lambda threads: known[threads], default=most)
-        other = 1 if best == most else most
-        self._calls += 1
-        if best not in known or (other in known and self._calls % TRY_EVERY):
-            return [(best, count)]
-        few = min(count, max(1, int(TRIAL / known[best])))
-        return [(other, few), (best, count - few)] if count > few else [(other, few)]
-
-    def measured(self, threads: int, seconds: float) -> None:
-        self._seconds[threads] = seconds
-
-
 def _settings(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
     settings = np.zeros(compiled.SETTINGS)
     settings[compiled.DECAY] = optimizer.weight_decay
@@ -257,11 +235,10 @@ def _settings(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.nd
             raise ArgumentError(f"Descent: expected solver 'power' or 'track', got {regularizer.solver!r}")
         track = regularizer.solver == "track"
         settings[compiled.TARGET] = regularizer.K
-        settings[compiled.ITERATIONS] = max(regularizer.maxiter, regularizer.products) if track else regularizer.maxiter
-        settings[compiled.LEAST] = regularizer.products if track else 1
+        settings[compiled.ITERATIONS] = regularizer.products if track else regularizer.maxiter
         settings[compiled.SENSE] = SENSE if track else 0
         settings[compiled.ABSOLUTE], settings[compiled.WARM] = regularizer.stop == "paper", regularizer.warm_start
-        settings[compiled.CLIP] = regularizer.clip or 0
+        settings[compiled.CLIP], settings[compiled.LEAP] = regularizer.clip or 0, LEAP if track else 0
     return settings
 
 

@@ -50,6 +50,7 @@ __all__ = [
 
 CHUNK = 32                              # columns by which a Krylov basis grows
 ROUNDING = 100                          # times machine epsilon: what is not larger than this, relative to H, is nothing
+FEW = 1 << 22                           # multiplications that are not worth waking BLAS's threads for
 TAILS = 6.0                             # bandwidths by which the grid of a density reaches beyond its nodes
 
 Block = np.ndarray                      # (n, k) of float64
@@ -305,7 +306,7 @@ def _single_vector(H: _Operator, v0: Any, rng: np.random.Generator, tol: float, 
         u = H(v)
         if not np.isfinite(u).all():
             return _not_finite(H, 1, iteration)
-        value = float(u @ v)
+        value = _dot(u, v)
         r = u - value * v
         residual = _length(r)
         says_nothing = given and not u.any()            # v0 in the null space: H may be anything elsewhere
@@ -350,7 +351,7 @@ def lanczos(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: i
         if following is None:
             return _not_finite(H, k, iteration)
         ended = following.shape[1] == 0
-        complete = space.size == H.size or (ended and random)       # k random columns have a part in everything
+        complete = space.size == H.size or (ended and random)       # k random columns lead to every eigenvalue
         last = complete or iteration == maxiter
         if last or space.size >= due:
             begun = first > 0 and not space.settled(first, 1, which, tol)       # the new part may hold more
@@ -390,15 +391,15 @@ class _Krylov:
             return None
         before, self.size = self.size, self.size + block.shape[1]
         self._store(block, before)
-        inside = np.concatenate([part.T @ product.astype(part.dtype) for part in self.parts]).astype(np.float64)
+        inside = np.concatenate([_products(part, product.astype(part.dtype)) for part in self.parts])
         if not np.isfinite(inside).all():
             return None
         self._reserve()
-        self._matrix[:self.size, before:self.size] = inside
+        self._matrix[:self.size, before:self.size] = inside             # in float64 from here on
         self._scale = max(self._scale, *_lengths(product))
         left = _without(product, self.parts)
         new = _orthonormal(left, self.parts, ROUNDING * self._H.eps * self._scale)
-        self._outside = new.T @ left
+        self._outside = _products(new, left)
         return self._H.round(new)
 
     def _store(self, block: Block, first: int) -> None:
@@ -429,8 +430,8 @@ class _Krylov:
         """The k most wanted, (n, k)."""
         values, vectors, _ = self.ritz()
         chosen = vectors[:, _order(values, which)[:k]]
-        return sum((part @ chosen[i * CHUNK:i * CHUNK + part.shape[1]] for i, part in enumerate(self.parts)),
-                   np.zeros((self._H.size, k)))
+        return sum((_combinations(part, chosen[i * CHUNK:i * CHUNK + part.shape[1]])
+                    for i, part in enumerate(self.parts)), np.zeros((self._H.size, k)))
 
 
 # -------------------------------------------------------------------------------------------------------------- LOBPCG
@@ -455,15 +456,8 @@ def lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: in
     """
     H, rng = _problem("lobpcg", p, k, which, tol, maxiter, seed)
     T = None if preconditioner is None else _preconditioner(preconditioner, "lobpcg")
-    ends = 2 if which == "LM" else 1
-    X = _start(H, v0, min(ends * k, H.size), rng, "lobpcg")
-    HX = H(X)
-    carried = k
-    if v0 is not None and _has_eigenvector(H, X, HX):   # it would stay where it is: search beside it
-        carried = k + 1
-        more = _start(H, None, min(ends, H.size - X.shape[1]), rng, "lobpcg", [X])
-        X, HX = np.hstack([X, more]), np.hstack([HX, H(more)]) if more.size else HX
-    space, W, HW = _Subspace(H.size, carried, which), X, HX
+    W, HW, carried = _first_block(H, v0, k, which, rng)
+    space = _Subspace(H.size, carried, which)
     for iteration in count(1):
         if not (np.isfinite(HW).all() and space.improve(W, HW)):
             return _not_finite(H, k, iteration)
@@ -487,10 +481,19 @@ def lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: in
     raise AssertionError("count() does not end")
 
 
-def _has_eigenvector(H: _Operator, X: Block, HX: Block) -> bool:
-    """Whether a column is an eigenvector up to rounding."""
+def _first_block(H: _Operator, v0: Any, k: int, which: str, rng: np.random.Generator) -> tuple[Block, Block, int]:
+    """X, HX, and how many columns to carry at each end: k, or one more if the user starts at an eigenvector. That has
+    no residual to follow and would stay, whatever larger eigenvalues there are; the column beside it finds them."""
+    ends = 2 if which == "LM" else 1
+    X = _start(H, v0, min(ends * k, H.size), rng, "lobpcg")
+    HX = H(X)
     residuals = _lengths(HX - X * np.einsum("ij,ij->j", X, HX))
-    return bool(residuals.min() <= ROUNDING * H.eps * _lengths(HX).max())
+    if v0 is None or not residuals.min() <= ROUNDING * H.eps * _lengths(HX).max():
+        return X, HX, k
+    more = _start(H, None, ends, rng, "lobpcg", [X])
+    if more.size:
+        X, HX = np.hstack([X, more]), np.hstack([HX, H(more)])
+    return X, HX, k + 1
 
 
 class _Subspace:
@@ -529,7 +532,7 @@ class _Subspace:
     def improve(self, W: Block, HW: Block) -> bool:
         """Rayleigh–Ritz in span{X, W, P}; False if numbers have become too large for it."""
         S, HS = np.hstack([self.X, W, self.P]), np.hstack([self.HX, HW, self.HP])
-        G = S.T @ HS
+        G = _products(S, HS)
         if not np.isfinite(G).all():
             return False
         values, C = np.linalg.eigh((G + G.T) / 2)
@@ -538,7 +541,8 @@ class _Subspace:
         change = C.copy()
         change[:self.X.shape[1]] = 0                    # what W and P have contributed: the next P, made orthogonal to
         change = _orthonormal(_without(change, [C]), [C], 1e-12)        # X within the small space
-        self.X, self.HX, self.P, self.HP = S @ C, HS @ C, S @ change, HS @ change
+        self.X, self.HX = _combinations(S, C), _combinations(HS, C)
+        self.P, self.HP = _combinations(S, change), _combinations(HS, change)
         return True
 
 
@@ -708,13 +712,33 @@ def _open(values: np.ndarray, residuals: np.ndarray, k: int, which: str, tol: fl
 
 
 # ------------------------------------------------------------------------------------------------------ small geometry
+# BLAS divides even a dot product among its threads, which then wait in a loop for more to do and take the cores from
+# the engine's threads: on two cores a Hessian-vector product of 2 ms took 8 to 16 ms after one. einsum is plain loops.
+def _products(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """aᵀ b of two blocks."""
+    if a.size * b.shape[1] > FEW:
+        return a.T @ b
+    return np.einsum("ji,ki->jk", np.ascontiguousarray(a.T), np.ascontiguousarray(b.T))
+
+
+def _combinations(block: np.ndarray, coefficients: np.ndarray) -> np.ndarray:
+    """block · coefficients."""
+    if block.size * coefficients.shape[1] > FEW:
+        return block @ coefficients
+    return np.einsum("jk,ji->ki", coefficients, np.ascontiguousarray(block.T)).T
+
+
+def _dot(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.einsum("i,i->", x, y))
+
+
 def _length(x: np.ndarray) -> float:
     """‖x‖, also where squares overflow or vanish."""
-    length = float(np.linalg.norm(x))
+    length = math.sqrt(_dot(x, x))
     if 1e-140 < length < 1e140:
         return length
     largest = float(np.abs(x).max(initial=0.0))
-    return largest * float(np.linalg.norm(x / largest)) if 0 < largest < math.inf else largest
+    return largest * math.sqrt(_dot(x / largest, x / largest)) if 0 < largest < math.inf else largest
 
 
 def _lengths(block: Block) -> np.ndarray:
@@ -724,9 +748,10 @@ def _lengths(block: Block) -> np.ndarray:
 
 def _without(block: np.ndarray, against: Sequence[np.ndarray]) -> np.ndarray:
     """The block without its components along orthonormal columns, each piece in its own precision."""
+    columns = block.reshape(len(block), -1)
     for part in against:
-        block = block - part @ (part.T @ block.astype(part.dtype, copy=False))
-    return block
+        columns = columns - _combinations(part, _products(part, columns.astype(part.dtype, copy=False)))
+    return columns.reshape(block.shape)
 
 
 def _orthonormal(block: Block, against: Sequence[np.ndarray], least: float) -> Block:

@@ -255,7 +255,7 @@ def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
 
 def _planes(space: Workspace) -> Iterator[tuple[int, np.ndarray]]:
     """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed again
-    chunk by chunk."""
+    chunk by chunk (for every layer, which is slow, but only large data that may take little memory comes this way)."""
     plane = space.array("plane0").reshape(-1, space.stride // space.dtype.itemsize)
     if space.kept:
         yield 0, plane[:space.tiles]

@@ -178,15 +178,15 @@ class SpectralRadius:
         mu: its weight, a number or a schedule.
         K: what ρ may be for free.
         solver: how the dominant eigenpair is found. "power": Algorithm 1. "track": the eigenvector of the step before,
-            improved by ``products`` products and by more (up to maxiter) while it makes no sense, that is while
-            ‖Hv − λv‖ > ½|λ|; a step that ends so goes without the penalty. "lanczos", "lobpcg",
-            "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
+            improved by just ``products`` products. Where it makes no sense, ‖Hv − λv‖ > |λ|, the step goes without the
+            penalty; and no step may take away more than half of ρ, to first order, lest a sudden ρ blow up w.
+            "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
         tol: tolerance, a number or a schedule; see ``stop``.
         stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|.
         maxiter: most iterations per step.
         warm_start: start from the eigenvector of the step before, not from a random one.
         clip: longest ∇ρ; None for no limit.
-        products: least number of products per step of "track".
+        products: number of products per step of "track".
         refresh: steps after which "paper_lobpcg" makes its K-FAC preconditioner anew (the paper's b).
 
     >>> SpectralRadius(mu=0.01).solver

@@ -16,6 +16,7 @@ import numpy as np
 
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
+from rop.pace import Pace
 
 ORDERS = (0, 1, 2)
 
@@ -151,6 +152,7 @@ class Bound:
                     if isinstance(operand, Ref):
                         self._moving.setdefault(operand.space, []).append((row, i, operand.offset))
                 row += 1
+        self.pace = Pace()
         # as plain integers: asking an array for its address costs a microsecond
         self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
 

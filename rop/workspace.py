@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -280,13 +281,14 @@ class Workspace:
     def _make_pass(self, orders: Orders, results: tuple[int, ...]) -> Pass:
         for _, direction in orders:
             self.ensure_direction(direction)
-        self._reserve_results(orders, results)
+        self.reserve_results(orders, results)
         code = emit_pass(self.plan, orders, results) if self.plan.gradients else emit_outputs(self.plan)
         n = self.plan.graph.size
         return Pass(Bound(code, self._spaces, self.dtype),
                     [self._arrays[result_space(orders, i)][:n] for i in results])
 
-    def _reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
+    def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
+        """Room for the results of a pass."""
         slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
         for slot in range(slots):
             if f"partial{slot}" not in self._arrays:
@@ -346,11 +348,14 @@ class Workspace:
 
     def _execute(self, bound: Bound, first: int, tiles: int) -> None:
         self._arrays["tile_count"][0] = tiles
-        run, arguments = runner(in_home_process()), (*bound.address, tiles, first, self.cancel_address)
-        if len(bound.table) * self.stride * tiles < LONG_RUN:
-            run(*arguments)
-        else:
-            self.call_aside(lambda: run(*arguments))
+        arguments = (*bound.address, tiles, first, self.cancel_address)
+        if len(bound.table) * self.stride * tiles >= LONG_RUN:
+            self.call_aside(lambda: runner(in_home_process())(*arguments))
+            return
+        parallel = in_home_process() and bound.pace.parallel()
+        start = time.perf_counter()
+        runner(parallel)(*arguments)
+        bound.pace.measured(parallel, time.perf_counter() - start)
 
     def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
         """A long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel it; so does

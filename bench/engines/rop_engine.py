@@ -133,11 +133,11 @@ class Rop(Engine):
 
     def step(self, repetition: int) -> Any:
         d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
-        d.arrays["w"][:], d.arrays["v"][:] = self.points[repetition % 2], self.directions[repetition % 2]
+        restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         d.begin(self.keep("samples", lambda: np.arange(self.batch)))
         ((loss, *_),) = d.run(0, 1, rate=Step.RATE, mu=Step.MU)
         v = d.arrays["v"].copy()
-        return loss, np.dot(d.product, v), d.w, v  # the report has |λ|
+        return loss, np.dot(d.arrays["u"], v), d.w, v  # the report has |λ|
 
     def step_python(self, repetition: int) -> Any:
         w, v = self.points[repetition % 2], self.directions[repetition % 2]
@@ -155,7 +155,7 @@ class Rop(Engine):
     def steps_over_rows(self, repetition: int, mu: float) -> Any:
         data = self.epoch_data()
         d = self.keep(f"epochs {mu}", lambda: self.descent(data.x, data.y, mu))
-        d.arrays["w"][:], d.arrays["v"][:] = self.points[repetition % 2], self.directions[repetition % 2]
+        restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE, mu=mu)
         return reports[:, 0].mean(), d.w
 
@@ -164,3 +164,8 @@ class Rop(Engine):
 
     def penalised(self, repetition: int) -> Any:
         return self.steps_over_rows(repetition, Step.MU)
+
+
+def restart(d: Descent, w: np.ndarray, v: np.ndarray) -> None:
+    """A descent goes on where it stopped; here it starts again."""
+    d.arrays["w"][:], d.arrays["v"][:], d.arrays["u"][:] = w, v, 0

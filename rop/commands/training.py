@@ -70,7 +70,7 @@ def _add_train(commands: Any) -> None:
                          help="what the tolerance bounds: paper: the residual or the relative change of the "
                               "eigenvalue; relative: the residual over the eigenvalue (default paper)")  # fmt: skip
     penalty.add_argument("--maxiter", type=positive, metavar="N", help="most iterations a step (default 100)")
-    penalty.add_argument("--products", type=positive, metavar="N", help="least products a step of track (default 2)")
+    penalty.add_argument("--products", type=positive, metavar="N", help="products a step of track (default 2)")
     penalty.add_argument("--clip", type=not_negative, metavar="X", help="longest gradient of the spectral radius")
     penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
     training = parser.add_argument_group("training")

@@ -36,12 +36,12 @@ PASSES = 9
  AVERAGING,                 # and how much of the new statistics its running averages take in, float64
  CLOCK,                     # clock_gettime, for a profile; 0: none
  SEED,
- BEFORE) = range(PASSES, PASSES + 25)      # room for the v with which a step began, in case it is cancelled
+ BEFORE) = range(PASSES, PASSES + 25)      # room for the v with which a step's products began, if it is cancelled
 WORDS = PASSES + 25
 
 # Settings of a run, float64.
-(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, LEAST, SENSE, ABSOLUTE, WARM,
- CLIP) = range(14)
+(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP,
+ LEAP) = range(14)
 SETTINGS = 14
 
 # Settings of a step, float64.
@@ -201,20 +201,29 @@ def _pass(d, which, first):
 
 
 @helper
+def start(d, settings, number, total):
+    """Where power iteration starts: the vector to which the step before would have gone on, or a random one."""
+    v, u = reals(d[V], d[SIZE]), reals(d[HVP], d[SIZE])
+    if settings[WARM] == 0:
+        random_direction(v, d[SEED], number)
+        return
+    total[0] = _distance(u, v, 0.0)
+    if total[0] > 0 and np.isfinite(total[0]):
+        _scale_into(v, u, real(1.0 / np.sqrt(total[0])))
+    _scale_into(reals(d[BEFORE], d[SIZE]), v, real(1))
+
+
+@helper
 def enough(settings, tolerance, value, before, residual, products):
-    """Whether power iteration may stop: at the tolerance, or, when it only follows the eigenvector from step to step,
-    as soon as the direction makes sense."""
-    if products < settings[LEAST]:
-        return False
-    if settings[SENSE] > 0:
-        return residual <= settings[SENSE] * abs(value)
+    """Whether power iteration may stop at the tolerance."""
     if settings[ABSOLUTE] != 0:
         return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
     return residual <= tolerance * abs(value)
 
 
 def _power(d, settings, tolerance, first, report, total):
-    """Power iteration from the v in place; leaves v with the product u = H v that belongs to it, and returns λ."""
+    """Power iteration from the v in place; leaves v with the product u = H v that belongs to it, and returns λ. The
+    next step goes on from u/‖u‖."""
     n = d[SIZE]
     u, v = reals(d[HVP], n), reals(d[V], n)
     value = 0.0
@@ -303,10 +312,19 @@ def lap(d, report, part, now):
         report[part] += now[0] * 1_000_000_000 + now[1] - before
 
 
+@helper
+def shortened(settings, step, rho, length):
+    """The factor by which a ∇ρ of this length is clipped. LEAP also keeps its step from overshooting: a step α μ ∇ρ
+    would lower ρ by α μ ‖∇ρ‖² if ρ were linear, which may not be more than that part of ρ."""
+    longest = settings[CLIP] if settings[CLIP] > 0 else length
+    if settings[LEAP] > 0 and step[RATE] * step[MU] * length * length > settings[LEAP] * rho:
+        longest = min(longest, settings[LEAP] * rho / (step[RATE] * step[MU] * length))
+    return longest / length if length > longest else 1.0
+
+
 def _penalty(d, settings, step, number, first, report, now, total):
     """Dominant eigenvalue and, where it is above K, its gradient; returns the factor of the order-2 result."""
-    if settings[WARM] == 0:
-        random_direction(reals(d[V], d[SIZE]), d[SEED], number)
+    start(d, settings, number, total)
     value = power(d, settings, step[TOLERANCE], first, report, total)
     report[RHO] = abs(value)
     lap(d, report, POWER_TIME, now)
@@ -315,12 +333,10 @@ def _penalty(d, settings, step, number, first, report, now, total):
         return 0.0
     run_pass(d, 2, first)
     factor = 2.0 * np.sign(value)                         # 2: order 2 is a Taylor coefficient
-    if settings[CLIP] > 0:
+    if settings[CLIP] > 0 or settings[LEAP] > 0:
         r2 = reals(d[R2], d[SIZE])
         moments(r2, r2, total)
-        length = 2.0 * np.sqrt(total[0])
-        if length > settings[CLIP]:
-            factor *= settings[CLIP] / length
+        factor *= shortened(settings, step, abs(value), 2.0 * np.sqrt(total[0]))
     report[PENALTY] = 1.0
     lap(d, report, R2_TIME, now)
     return factor * step[MU]
@@ -338,8 +354,6 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
         given = doubles(steps_at + 8 * STEP * step, STEP)
         report = doubles(reports + 8 * REPORT * step, REPORT)
         report[:] = 0.0
-        if given[MU] != 0:
-            _scale_into(reals(d[BEFORE], d[SIZE]), reals(d[V], d[SIZE]), real(1))
         first = step * d[TILES]
         doubles(d[SCALE], 1)[0] = batch_scale(d, first) if d[SHARES] != 0 else 1.0
         run_pass(d, 0, first)
