@@ -101,7 +101,7 @@ def quick(settings: Settings) -> Settings:
         dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
         works=QUICK_WORKS if settings.works == Settings.works else settings.works,
         rounds=5,
-        patience=3.0,
+        patience=1.5,
         epoch_steps=100,
     )
 

@@ -193,6 +193,8 @@ class Objective:
         if array.shape != (self.net.size,):
             raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
                                 f"{array.shape}")
+        if array.dtype == self.dtype and array.flags.c_contiguous:
+            return array
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, self.dtype)
 

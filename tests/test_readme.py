@@ -29,6 +29,16 @@ def test_example_prints_what_the_readme_shows():
     assert numbers == pytest.approx(promised, rel=2e-3, abs=2e-4)  # float32 on another processor
 
 
+def test_every_example_runs():
+    """One after the other, as a reader would type them."""
+    scope: dict[str, object] = {"__name__": "readme"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        for kind, code in BLOCKS:
+            if kind == "python":
+                exec(compile(code, "README.md", "exec"), scope)
+    assert {"net", "fit"} <= set(scope)
+
+
 def test_set_up_commands():
     """The first two lines that start with `pip install`, each one alone in its code block."""
     first, second = [line for line in README.splitlines() if line.startswith("pip install")][:2]

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,18 +44,18 @@ def ensure_compiled(dtype: Any) -> None:
     if done.exists():
         return
     announce()
-    parts = max(1, min(PROCESSES, os.cpu_count() or 1))
-    children = [_start(name, part, parts) for part in range(1, parts)]
-    compile_part(name, 0, parts)
-    for child in children:
-        if child is not None:
-            child.wait()                # whatever a child did not manage is compiled here at first use
+    with tempfile.TemporaryDirectory() as claims:
+        children = [_start(name, claims) for _ in range(1, min(PROCESSES, os.cpu_count() or 1))]
+        compile_claimed(name, Path(claims))
+        for child in children:
+            if child is not None:
+                child.wait()            # whatever a child did not manage is compiled here at first use
     if all(child is not None and child.returncode == 0 for child in children):
         done.touch()
 
 
-def compile_part(name: str, part: int, parts: int) -> None:
-    """Every so many-th thing to compile, the slowest ones first, so that all parts take about as long."""
+def compile_claimed(name: str, claims: Path) -> None:
+    """Compiles what no other process has claimed by a folder in ``claims``, the slowest things first."""
     from rop.kernels.cpu import descent
     from rop.kernels.cpu.interpreter import runner
     from rop.kernels.cpu.transfer import Transfer
@@ -63,14 +64,18 @@ def compile_part(name: str, part: int, parts: int) -> None:
     work: list[Callable[[], Any]] = [lambda: descent.steps(dtype, True), lambda: (runner(True), runner(False)),
                                      lambda: Transfer(dtype)]
     work += [partial(kernel.address, dtype) for kernel in all_kernels()]
-    for compile_one in work[part::parts]:
+    for number, compile_one in enumerate(work):
+        try:
+            (claims / str(number)).mkdir()
+        except FileExistsError:
+            continue
         compile_one()
 
 
-def _start(name: str, part: int, parts: int) -> subprocess.Popen | None:
+def _start(name: str, claims: str) -> subprocess.Popen | None:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, sys.path)), ROP_QUIET="1",
                        ROP_CACHE_DIR=os.environ.get("ROP_CACHE_DIR", str(cache_folder().parent)))
-    command = [sys.executable, "-m", "rop.kernels.warm", name, str(part), str(parts)]
+    command = [sys.executable, "-m", "rop.kernels.warm", name, claims]
     try:
         return subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, stdin=subprocess.DEVNULL,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -79,4 +84,4 @@ def _start(name: str, part: int, parts: int) -> subprocess.Popen | None:
 
 
 if __name__ == "__main__":
-    compile_part(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    compile_claimed(sys.argv[1], Path(sys.argv[2]))

@@ -54,6 +54,8 @@ REPORT = 10
 
 run: Any = None                       # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None
+scaled: Any = None
+start: Any = None
 update: Any = None
 
 
@@ -102,6 +104,17 @@ def _all_moments(u, v, total):
     total[:] = 0.0
     for part in range(PARTS):
         total += sums[part]
+
+
+def _scaled(y, x, factor):
+    """y = factor·x."""
+    n = y.size
+    if n < LONG:
+        _scale_into(y, x, factor)
+    else:
+        for part in prange(PARTS):
+            low, high = n * part // PARTS, n * (part + 1) // PARTS
+            _scale_into(y[low:high], x[low:high], factor)
 
 
 # ------------------------------------------------------------------------------------------------------------- updates
@@ -200,17 +213,16 @@ def _pass(d, which, first):
     run(d[3 * which], d[3 * which + 1], d[3 * which + 2], d[TILES], first, d[CANCEL])
 
 
-@helper
-def start(d, settings, number, total):
+def _start(d, settings, number, total):
     """Where power iteration starts: the vector to which the step before would have gone on, or a random one."""
     v, u = reals(d[V], d[SIZE]), reals(d[HVP], d[SIZE])
     if settings[WARM] == 0:
         random_direction(v, d[SEED], number)
         return
-    total[0] = _distance(u, v, 0.0)
+    moments(u, v, total)
     if total[0] > 0 and np.isfinite(total[0]):
-        _scale_into(v, u, real(1.0 / np.sqrt(total[0])))
-    _scale_into(reals(d[BEFORE], d[SIZE]), v, real(1))
+        scaled(v, u, real(1.0 / np.sqrt(total[0])))
+    scaled(reals(d[BEFORE], d[SIZE]), v, real(1))
 
 
 @helper
@@ -229,7 +241,7 @@ def _power(d, settings, tolerance, first, report, total):
     value = 0.0
     for iteration in range(int(settings[ITERATIONS])):
         if iteration > 0:
-            _scale_into(v, u, real(1.0 / np.sqrt(total[0])))
+            scaled(v, u, real(1.0 / np.sqrt(total[0])))
         _pass(d, 1, first)
         before = value
         moments(u, v, total)
@@ -390,8 +402,10 @@ def _made(parallel: bool, dtype: Any) -> Any:
 
     interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
         _run_parallel if parallel else _run_serial)
-    one_pass, sums = njit(_pass, run=interpreter), njit(_all_moments, threads=True)
-    one_penalty = njit(_penalty, run_pass=one_pass, moments=sums, power=njit(_power, _pass=one_pass, moments=sums))
+    one_pass = njit(_pass, run=interpreter)
+    vectors = {"moments": njit(_all_moments, threads=True), "scaled": njit(_scaled, threads=True)}
+    one_penalty = njit(_penalty, run_pass=one_pass, moments=vectors["moments"], start=njit(_start, **vectors),
+                       power=njit(_power, _pass=one_pass, **vectors))
     steps = njit(_steps, batch_scale=njit(_batch_scale), run_pass=one_pass, penalty=one_penalty,
                  correct=njit(_correct), average=njit(_average), update=njit(_update, threads=True))
     steps._cache = KernelCache(f"descent.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
