@@ -214,7 +214,8 @@ class Descent:
             compiled.TILE_BYTES: space.stride, compiled.CLASSES: output.channels, compiled.LABELS: address(labels),
             compiled.NORMALISATIONS: address(self._normalisations), compiled.AVERAGING: address(self._averaging),
             compiled.NORMALISATION_COUNT: len(self._normalisations), compiled.CLOCK: self._clock,
-            compiled.SEED: self._seed, compiled.BEFORE: address(self._before)}
+            compiled.SEED: self._seed, compiled.BEFORE: address(self._before),
+            compiled.X: address(data.x), compiled.ROW_BYTES: data.x.strides[0]}
         descriptor = np.zeros(compiled.WORDS, np.int64)
         descriptor[:compiled.PASSES] = [word for bound in passes for word in bound.address]
         descriptor[list(words)] = list(words.values())

@@ -243,7 +243,7 @@ def test_ctrl_c_ends_a_run_within_a_second_with_a_checkpoint(tmp_path: Path) -> 
     before = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=10)
-    assert time.monotonic() - before < 2.0  # a second for training, one for Python to end
+    assert time.monotonic() - before < 2.5  # a second for training, the rest for Python to end
     assert process.returncode != 0 and "TrainingInterrupted: interrupted in epoch" in errors
     meta, _ = files.load(tmp_path / files.FILE)
     assert meta["epoch"] > 1

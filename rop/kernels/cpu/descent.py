@@ -20,7 +20,7 @@ from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
 from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
-from rop.kernels.cpu.vector import I64, address_of, peek
+from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
 
 # The descriptor of a run, int64: three passes (table, stages, number of stages), then numbers and addresses.
 PASSES = 9
@@ -36,8 +36,10 @@ PASSES = 9
  AVERAGING,                 # and how much of the new statistics its running averages take in, float64
  CLOCK,                     # clock_gettime, for a profile; 0: none
  SEED,
- BEFORE) = range(PASSES, PASSES + 25)      # room for the v with which a step's products began, if it is cancelled
-WORDS = PASSES + 25
+ BEFORE,                    # room for the v with which a step's products began, in case it is cancelled
+ X,                         # the data
+ ROW_BYTES) = range(PASSES, PASSES + 27)
+WORDS = PASSES + 27
 
 # Settings of a run, float64.
 (MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP,
@@ -270,6 +272,14 @@ def _batch_scale(d, first):
     return 1.0 / total if total > 0 else 0.0
 
 
+def _fetch(d, first):
+    """Asks for the data of the step whose first tile is ``first``: rows in random order come slowly from memory."""
+    for i in integers(d[SAMPLES] + 8 * first * d[LANES], d[TILES] * d[LANES]):
+        if i >= 0:
+            for line in range(d[X] + i * d[ROW_BYTES], d[X] + (i + 1) * d[ROW_BYTES], 64):
+                prefetch(line)
+
+
 def _correct(d, first):
     """How many samples of a step have their largest output at their label."""
     samples = integers(d[SAMPLES] + 8 * first * d[LANES], d[TILES] * d[LANES])
@@ -367,6 +377,8 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
         report = doubles(reports + 8 * REPORT * step, REPORT)
         report[:] = 0.0
         first = step * d[TILES]
+        if step + 1 < first_step + count:
+            fetch(d, first + d[TILES])
         doubles(d[SCALE], 1)[0] = batch_scale(d, first) if d[SHARES] != 0 else 1.0
         run_pass(d, 0, first)
         for tile in range(d[TILES]):
@@ -389,6 +401,7 @@ power: Any = None
 penalty: Any = None
 correct: Any = None
 average: Any = None
+fetch: Any = None
 
 
 def _made(parallel: bool, dtype: Any) -> Any:
@@ -407,7 +420,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
     one_penalty = njit(_penalty, run_pass=one_pass, moments=vectors["moments"], start=njit(_start, **vectors),
                        power=njit(_power, _pass=one_pass, **vectors))
     steps = njit(_steps, batch_scale=njit(_batch_scale), run_pass=one_pass, penalty=one_penalty,
-                 correct=njit(_correct), average=njit(_average), update=njit(_update, threads=True))
+                 correct=njit(_correct), fetch=njit(_fetch), average=njit(_average), update=njit(_update, threads=True))
     steps._cache = KernelCache(f"descent.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
     steps.compile((types.int64,) * 7)
     steps.disable_compile()

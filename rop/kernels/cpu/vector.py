@@ -162,6 +162,19 @@ def peek(typingctx, address):
 
 
 @intrinsic
+def prefetch(typingctx, address):
+    """Asks for the cache line at an address that will be read soon."""
+    def codegen(context, builder, signature, args):
+        byte = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        read, second_level, data = ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)
+        builder.call(function, [builder.inttoptr(args[0], byte), read, second_level, data])
+        return context.get_dummy_value()
+    return types.void(types.int64), codegen
+
+
+@intrinsic
 def number_in(typingctx, bits):
     """The float64 whose bits an int64 operand carries."""
     def codegen(context, builder, signature, args):
