@@ -11,7 +11,7 @@ repetitions alternate between two points and two directions: what an engine may 
     step         one step of Algorithm 1         from a fresh w and v, in compiled code where the engine can
     step_python  the same, the loop in Python    (rop only: f.at(w), ten .hvp(v), .r2(v))
     epoch        plain SGD over all rows         in a fresh order; only for problems that say how many rows they have
-    penalised    steps of Algorithm 1 over rows  the same, 300 steps at most, v handed on from step to step
+    penalised    steps of Algorithm 1 over rows  the same, 300 steps at most, each from the last u/‖u‖ of the one before
 
 A step is, with μ, K and rate from `Step`: loss and g = ∇f(w); ten times u = H v, λ = uᵀv, each but the first after
 v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign(λ)·1[|λ| > K]·r; w′ = w − rate·p. It gives

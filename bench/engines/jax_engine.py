@@ -207,10 +207,15 @@ class Jax(Engine):
         return value, eigenvalue, moved, v
 
     def step_in_one(self, w: Any, v: Any, x: Any, y: Any) -> Any:
+        return self.step_and_product(w, v, x, y)[0]
+
+    def step_and_product(self, w: Any, v: Any, x: Any, y: Any) -> Any:
+        """A step, and the last u = H v of it."""
         push = self.linearized(w, x, y)
         v = lax.fori_loop(0, Step.ITERATIONS - 1, lambda _, v: unit(push(v)), v)
         jet = self.forward_jet if self.tuned_jet == "jet_forward" else self.reverse_jet
-        return self.finish(w, v, jet(w, v, x, y))
+        last = jet(w, v, x, y)
+        return self.finish(w, v, last), last[2]
 
     def sgd(self, w: Any, batch: Any) -> Any:
         value, g = jax.value_and_grad(self.loss)(w, *batch)
@@ -229,8 +234,8 @@ class Jax(Engine):
     def penalised_epoch(self, w: Any, v: Any, x: Any, y: Any, order: Any) -> Any:
         def step(carried: Any, rows: Any) -> Any:
             w, v = carried
-            value, _, w, v = self.step_in_one(w, v, x[rows], y[rows])
-            return (w, v), value
+            (value, _, w, _), u = self.step_and_product(w, v, x[rows], y[rows])
+            return (w, unit(u)), value
 
         (w, _), values = lax.scan(step, (w, v), order)
         return values.mean(), w

@@ -186,9 +186,10 @@ class Torch(Engine):
 
     def step(self, repetition: int) -> Any:
         """The graph of the gradient serves all products; only the last one gets a graph of its own, for r."""
-        return self.one_step(self.leaves(repetition), self.directions[repetition % 2])
+        return self.one_step(self.leaves(repetition), self.directions[repetition % 2])[:4]
 
     def one_step(self, w: list[Tensor], direction: list[Tensor], batch: Any = None) -> Any:
+        """A step, and the last u = H v of it."""
         loss = self.loss(w, data=batch)
         g = torch.autograd.grad(loss, w, create_graph=True)
         v = joined(direction)
@@ -199,7 +200,7 @@ class Torch(Engine):
         hvp = torch.autograd.grad(g, w, direction, create_graph=True)
         eigenvalue = joined(hvp).dot(v)
         r = torch.autograd.grad(hvp, w, direction)
-        return loss, eigenvalue, moved(w, g, r, eigenvalue), v
+        return loss, eigenvalue, moved(w, g, r, eigenvalue), v, joined(hvp)
 
     def epoch_tensors(self) -> Any:
         data = self.epoch_data()
@@ -226,8 +227,8 @@ class Torch(Engine):
         w, direction = self.leaves(repetition), self.directions[repetition % 2]
         total = torch.zeros((), dtype=w[0].dtype)
         for batch in self.batches(repetition):
-            loss, _, moved_w, v = self.one_step(w, direction, batch)
-            w, direction = [part.detach().requires_grad_() for part in moved_w], self.parts(v)
+            loss, _, moved_w, _, u = self.one_step(w, direction, batch)
+            w, direction = [part.detach().requires_grad_() for part in moved_w], self.parts(u / u.norm())
             total += loss.detach()
         return total / self.steps, w
 
