@@ -18,6 +18,7 @@ import numba
 import numpy as np
 
 from rop.errors import ArgumentError
+from rop.kernels.cpu.gemm import SPAN
 from rop.kernels.cpu.interpreter import runner
 from rop.kernels.cpu.transfer import Transfer
 from rop.kernels.warm import ensure_compiled
@@ -61,10 +62,10 @@ def engine_lock() -> threading.RLock:
 
 
 def choose_lanes(plan: Plan, batch: int) -> int:
-    """Tile size. Images fill the cache with few lanes; of small vectors a tile takes more, as long as several tiles
-    are left for threads."""
+    """Tile size. Images fill the cache with few lanes: what a micro-kernel takes at a time; of small vectors a tile
+    takes more, as long as several tiles are left for threads."""
     if any(value.pixels > 1 for value in plan.values.values()):
-        return 16
+        return max(16, SPAN // plan.itemsize) if batch > 16 else 16
     return 64 if batch > 64 else 32 if batch > 32 else 16
 
 

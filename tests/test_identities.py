@@ -261,9 +261,9 @@ def test_a_process_with_any_number_of_threads_gives_the_same_bits(threads: int) 
 STREAMED = [name for name in ZOO if name != "residual"]  # batchnorm needs the whole batch at once
 
 
-def large(name: str, dtype: Any, memory_limit: int | None = None) -> Any:
+def large(name: str, dtype: Any, memory_limit: int = 1 << 32) -> Any:
     """An objective on more samples than go through the network in one piece."""
-    batch = 5003 if len(ZOO[name].shape) == 1 else 1103
+    batch = 5003 if len(ZOO[name].shape) == 1 else 2203
     return ZOO[name].objective(batch, dtype, memory_limit=memory_limit)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rop.graph import Node
 from rop.kernels.cpu import bilinear, select
-from rop.kernels.cpu.gemm import DOT_COLUMNS, PANEL
+from rop.kernels.cpu.gemm import DOT_COLUMNS, PANEL, SPAN
 from rop.kernels.cpu.vector import BLOCK
 from rop.layers import Conv2d, Linear
 from rop.lowering.geometry import Geometry
@@ -225,10 +225,10 @@ class Products(Operation):
         x = self.source
         if self.output_blocks is not None:
             code.tile(bilinear.regroup_outputs, y=plan.at(self.output_blocks, k), x=plan.at(self.delta, k),
-                      pixels=self.pixels, rows=self.rows, lanes=plan.lanes)
+                      pixels=self.pixels, rows=self.rows, lane_bytes=plan.lane_bytes)
         if self.input_blocks is not None and k in x.levels:
             code.tile(bilinear.regroup_inputs, y=plan.at(self.input_blocks, k), x=plan.at(x.buffer, k),
-                      pixels=self.image_pixels, rows=self.inputs, lanes=plan.lanes)
+                      pixels=self.image_pixels, rows=self.inputs, lane_bytes=plan.lane_bytes)
         if not code.wanted:
             return
         outputs, inputs = self.output_blocks or self.delta, self.input_blocks or x.buffer
@@ -258,18 +258,20 @@ class Products(Operation):
                       terms=len(terms), **_factors(terms, 2))
 
     def wide(self, plan: Plan, code: Code, k: int, direction: int, out: Ref) -> None:
-        """Σ_j δ_j x_{k−j} over all tiles, a block of columns per unit."""
+        """Σ_j δ_j x_{k−j} over all tiles, a span of columns per unit."""
         if not self.is_wide:
             return
         terms = [(Ref(f"plane{j}", plan.at(self.delta, j).offset, 0),
-                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, BLOCK))
+                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, SPAN))
                  for j in range(k + 1) if k - j in self.source.levels]
         if self.wide_at is None:
-            place, step = Ref(out.space, out.offset + self.weight_at * plan.itemsize, BLOCK), self.fan * plan.itemsize
+            place, step = Ref(out.space, out.offset + self.weight_at * plan.itemsize, SPAN), self.fan * plan.itemsize
         else:
-            place, step = Ref("batch", self.wide_at * plan.itemsize, BLOCK), self.columns * plan.itemsize
-        code.split(-(-self.fan * plan.itemsize // BLOCK), bilinear.wide_weight_gradient, c=place, c_step=step,
-                   rows=self.rows, lane_bytes=plan.lane_bytes, x_step=self.columns * plan.itemsize,
+            place, step = Ref("batch", self.wide_at * plan.itemsize, SPAN), self.columns * plan.itemsize
+        columns = -(-self.fan * plan.itemsize // BLOCK) * BLOCK
+        code.split(-(-columns // SPAN), bilinear.wide_weight_gradient, c=place, c_step=step, rows=self.rows,
+                   lane_bytes=plan.lane_bytes, done=Ref("number", 0, SPAN), columns=columns,
+                   x_step=self.columns * plan.itemsize,
                    tiles=Ref("tile_segments", 0, 0), tile_count=Ref("tile_count", 0, 0), zeros=Ref("zeros", 0, 0),
                    terms=len(terms), **_factors(terms, 3))
 

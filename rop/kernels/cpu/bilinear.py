@@ -5,12 +5,13 @@ add up to it; which ones, the program says (at most three, structural zeros left
 """
 from __future__ import annotations
 
-from rop.kernels.compile import helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, lane_dots, multiply, share
+from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop, real
+from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, SPAN, lane_dots, multiply, share
 from rop.kernels.cpu.memory import reals, transpose_rows
-from rop.kernels.cpu.vector import BLOCK, peek
+from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, peek, vector_function
 
 PACK_ROWS = 8
+PACK_COLUMNS = 16           # at least as many as a panel has
 
 
 @kernel
@@ -35,11 +36,13 @@ def weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count,
 
 
 @kernel
-def wide_weight_gradient(c, c_step, rows, lane_bytes, x_step, tiles, tile_count, zeros, terms, a0, b0, a1, b1, a2, b2):
-    """One block of columns of C (row, fan) = Σ_terms Σ_tiles Σ_lanes g (row, lane) xᵀ (lane, fan): for wide layers
-    this is a matrix product over all lanes of all tiles, and the sums over tiles stay in registers."""
-    multiply(c, c_step, rows, lane_bytes, 0, BLOCK, x_step, zeros, 0, 0, 0, terms, a0, b0, a1, b1, a2, b2,
-             tiles, peek(tile_count))
+def wide_weight_gradient(c, c_step, rows, lane_bytes, done, columns, x_step, tiles, tile_count, zeros, terms,
+                         a0, b0, a1, b1, a2, b2):
+    """Some columns of C (row, fan) = Σ_terms Σ_tiles Σ_lanes g (row, lane) xᵀ (lane, fan): for wide layers this is a
+    matrix product over all lanes of all tiles, and the sums over tiles stay in registers. ``columns`` are the bytes of
+    all columns in whole blocks, ``done`` those before this unit's."""
+    multiply(c, c_step, rows, lane_bytes, 0, min(SPAN, columns - done), x_step, zeros, 0, 0, 0, terms,
+             a0, b0, a1, b1, a2, b2, tiles, peek(tile_count))
 
 
 @kernel
@@ -62,40 +65,48 @@ def bias_gradient(d, g, scratch, rows, pixels, lanes):
         result[row] = s
 
 
+def _emit_copy(e: Emitter, y, x) -> None:
+    for lane in range(0, BLOCK, VECTOR):
+        e.store(e.load(e.at(x, lane)), e.at(y, lane))
+
+
+copy_block = PerPrecision(vector_function(2, _emit_copy))
+
+
 @helper
-def copy(y, x, count):
-    target = reals(y, count)
-    source = reals(x, count)
-    for i in range(count):
-        target[i] = source[i]
-
-
-@kernel
-def regroup_outputs(y, x, pixels, rows, lanes):
-    """(pixel, row, lane) → (block of rows, pixel, row in the block, lane), as lane dots want their first factor:
-    a block is contiguous, so its rows do not evict each other from L1."""
-    for k in range(0, rows, DOT_ROWS):
-        m = min(DOT_ROWS, rows - k)
+def regroup(y, x, pixels, rows, first, m, lane_bytes):
+    """m rows of x (pixel, row, lane), as lane dots want them: y (block of lanes, pixel, row, lane in the block). They
+    are contiguous then, so they do not evict each other from L1."""
+    for block in range(lane_bytes // BLOCK):
         for p in range(pixels):
-            copy(y + (k * pixels + p * m) * lanes * itemsize, x + (p * rows + k) * lanes * itemsize, m * lanes)
+            source = x + (p * rows + first) * lane_bytes + block * BLOCK
+            for i in range(m):
+                copy_block(y + i * BLOCK, source + i * lane_bytes)
+            y += m * BLOCK
 
 
 @kernel
-def regroup_inputs(y, x, pixels, rows, lanes):
-    """The same for the second factor of lane dots."""
+def regroup_outputs(y, x, pixels, rows, lane_bytes):
+    """The first factor of lane dots, a block of rows after the other."""
+    for k in range(0, rows, DOT_ROWS):
+        regroup(y + k * pixels * lane_bytes, x, pixels, rows, k, min(DOT_ROWS, rows - k), lane_bytes)
+
+
+@kernel
+def regroup_inputs(y, x, pixels, rows, lane_bytes):
+    """The second factor."""
     blocks = (rows + DOT_COLUMNS - 1) // DOT_COLUMNS
     k = 0
     for block in range(blocks):
         m = share(blocks, block, rows)
-        for p in range(pixels):
-            copy(y + (k * pixels + p * m) * lanes * itemsize, x + (p * rows + k) * lanes * itemsize, m * lanes)
+        regroup(y + k * pixels * lane_bytes, x, pixels, rows, k, m, lane_bytes)
         k += m
 
 
 @kernel
 def transpose(y, y_step, x, index, rows, lanes):
     """y (lane, row) from x (row, lane), for wide weight gradients; index counts 0, 1, 2, …"""
-    width = 32 // itemsize
+    width = VECTOR // itemsize
     if rows >= width:
         transpose_rows(y, y_step, x, lanes * itemsize, index, lanes, rows - rows % width)
     source = reals(x, rows * lanes)
@@ -105,8 +116,8 @@ def transpose(y, y_step, x, index, rows, lanes):
 
 
 @loop
-def _copy_eight(y, x):
-    for i in range(8):
+def _copy_columns(y, x):
+    for i in range(PACK_COLUMNS):
         y[i] = x[i]
 
 
@@ -114,7 +125,7 @@ def _copy_eight(y, x):
 def pack_transposed(y, w, rows, columns, part, parts):
     """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers. A
     few rows at a time, so that their cache lines serve several panels; whole vectors at a time: what they write too
-    much (a panel has at most six columns) is the next row's place, which is written next."""
+    much (a panel has fewer columns) is the next row's place, which is written next."""
     panels = (columns + PANEL - 1) // PANEL
     source = reals(w, rows * columns)
     target = reals(y, rows * columns)
@@ -125,8 +136,8 @@ def pack_transposed(y, w, rows, columns, part, parts):
             m = share(panels, panel, columns)
             last = min(rows, PACK_ROWS * (block + 1)) - 1
             for row in range(PACK_ROWS * block, last):
-                _copy_eight(reals(y + (column * rows + row * m) * itemsize, 8),
-                            reals(w + (row * columns + column) * itemsize, 8))
+                _copy_columns(reals(y + (column * rows + row * m) * itemsize, PACK_COLUMNS),
+                              reals(w + (row * columns + column) * itemsize, PACK_COLUMNS))
             for i in range(m):
                 target[column * rows + last * m + i] = source[last * columns + column + i]
             column += m

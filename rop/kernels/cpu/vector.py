@@ -1,7 +1,7 @@
 """Vector code that Numba's loops would not give: the building blocks of the micro-kernels, as LLVM instructions.
 
-A vector has 32 bytes (8 float32 or 4 float64), which every x86-64 with AVX and every wider machine holds in one
-register; a *block* of lanes is two vectors, 64 bytes. LLVM splits vectors where the machine's are shorter.
+A vector fills one register of the machine: 64 bytes with AVX-512, 32 bytes (8 float32 or 4 float64) with AVX and
+everywhere else; LLVM splits vectors where the machine's are shorter. A *block* of lanes is 64 bytes, a cache line.
 """
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-VECTOR = 32                 # bytes
-BLOCK = 2 * VECTOR          # bytes of lanes that a micro-kernel handles at a time
+# What Numba compiles for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. Its cache is keyed by the same.
+FEATURES: str = cpu_target.target_context.codegen().magic_tuple()[2]
+LONG_VECTORS = "+avx512f" in FEATURES.split(",")    # 32 registers of 64 bytes, instead of 16 of 32
+VECTOR = 64 if LONG_VECTORS else 32                 # bytes
+BLOCK = 64                                          # bytes of lanes: rows are whole blocks
 
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
