@@ -7,6 +7,7 @@ which orders a question needs.
 from __future__ import annotations
 
 import math
+import sys
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -97,7 +98,7 @@ class Objective:
         self.device = check_device(device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
         limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
-        self.memory_limit = check_int("Objective", "memory_limit", limit)
+        self.memory_limit = check_int("Objective", "memory_limit", limit, maximum=sys.maxsize)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
         self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
         self._bind(x, y)

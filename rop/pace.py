@@ -4,16 +4,20 @@ for each other's turn, and short work is many times faster on a single one. Resu
 
 from __future__ import annotations
 
-FIRST = 4               # calls with threads before the other way is tried; the first of them are slow for other reasons
-TRY_EVERY = 50          # calls after which the slower way is tried again
-NEW = 0.25              # weight of a new measurement in the average of its way
+import time
+
+FIRST = 4               # calls with threads before the other way is tried
+TRIAL = 3               # calls of a trial; the first one wakes threads that sleep, and does not count
+TRY_EVERY = 150         # calls after which the slower way is tried again
+NEW = 0.25              # weight of a new measurement in the average
+PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
 
 
 class Pace:
-    """Chooses between running in parallel and alone by what the last calls took.
+    """Chooses between running in parallel and alone by what the last calls took on average.
 
     >>> pace = Pace()
-    >>> for parallel, seconds in ((True, 9.0), (True, 3e-3), (True, 3e-3), (True, 3e-3), (False, 1e-3)):
+    >>> for parallel, seconds in 4 * [(True, 3e-3)] + 3 * [(False, 1e-3)]:
     ...     assert pace.parallel() == parallel
     ...     pace.measured(parallel, seconds)
     >>> pace.parallel()
@@ -21,23 +25,38 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._together = self._alone = 0.0              # average seconds of a call
-        self._calls = 0
-        self._trial = False
+        self._way = True                                # whether threads are in use, but for trials of the other way
+        self._usual: float | None = None                # average seconds of a call this way,
+        self._other = float("inf")                      # and of the last trial of the other
+        self._until_trial = FIRST                       # calls
+        self._trial: list[float] | None = None          # seconds of its calls, while one is under way
+        self._ended = float("-inf")
+        self._warm = False
 
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
-        self._calls += 1
-        better = self._together <= self._alone
-        if self._calls <= FIRST + 1:
-            self._trial = True
-            return self._calls <= FIRST
-        self._trial = self._calls % TRY_EVERY == 0
-        return better != self._trial
+        self._warm = time.perf_counter() - self._ended < PAUSE
+        return self._way != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
-        """What the call took. What is known of a way that was not in use is out of date: the trial alone counts."""
-        if parallel:
-            self._together += (1.0 if self._trial else NEW) * (seconds - self._together)
+        """What the call took."""
+        self._ended = time.perf_counter()
+        if self._trial is not None:
+            self._trial.append(seconds)
+            if len(self._trial) == TRIAL:
+                self._decide(sum(self._trial[1:]) / (TRIAL - 1))
+            return
+        self._until_trial -= 1
+        if self._warm:
+            self._usual = seconds if self._usual is None else self._usual + NEW * (seconds - self._usual)
+        slower = self._usual is not None and self._usual > self._other      # than the other way was when it was tried
+        if self._until_trial <= 0 or slower:
+            self._trial = []
+
+    def _decide(self, seconds: float) -> None:
+        """The end of a trial, which took so long a call."""
+        if self._usual is not None and seconds < self._usual:
+            self._way, self._usual, self._other = not self._way, seconds, self._usual
         else:
-            self._alone += (1.0 if self._trial else NEW) * (seconds - self._alone)
+            self._other = seconds
+        self._trial, self._until_trial = None, TRY_EVERY

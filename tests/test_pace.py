@@ -4,7 +4,26 @@ from __future__ import annotations
 
 from itertools import cycle
 
-from rop.pace import FIRST, TRY_EVERY, Pace
+import pytest
+
+from rop import pace as module
+from rop.pace import FIRST, PAUSE, TRIAL, TRY_EVERY, Pace
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
 
 
 def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> list[bool]:
@@ -18,22 +37,37 @@ def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> 
 
 def test_the_faster_way_is_taken_and_the_other_one_tried_now_and_then() -> None:
     for together, alone in ((1.0, 2.0), (2.0, 1.0)):
-        ways = run(Pace(), 10 * TRY_EVERY, together, alone)[FIRST + 1 :]
-        assert ways.count(together > alone) == 10
+        ways = run(Pace(), FIRST + TRIAL + 10 * (TRY_EVERY + TRIAL), together, alone)[FIRST + TRIAL:]
+        assert ways.count(together > alone) == 10 * TRIAL
 
 
 def test_a_slow_first_call_does_not_decide() -> None:
     pace = Pace()
     run(pace, 1, 100.0, 100.0)
-    assert run(pace, 30, 1.0, 2.0)[FIRST:] == [True] * (30 - FIRST)
+    assert run(pace, 30, 1.0, 2.0).count(False) == TRIAL
+
+
+def test_a_call_after_a_pause_does_not_count(clock: Clock) -> None:
+    """Nor does the first call of a trial, which wakes the threads."""
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    for _ in range(5):
+        clock.now += 2 * PAUSE
+        run(pace, 1, 50.0, 50.0)
+        assert all(run(pace, 5, 1.0, 2.0))
+    pace = Pace()
+    run(pace, FIRST + TRIAL, 3.0, 2.0)
+    assert not any(run(pace, TRY_EVERY, 3.0, 2.0))
+    assert run(pace, TRIAL, [50.0, 1.0, 1.0], 2.0) == TRIAL * [True]
+    assert all(run(pace, 30, 1.0, 2.0))
 
 
 def test_it_follows_the_machine_there_and_back() -> None:
     pace = Pace()
     run(pace, 20, 1.0, 2.0)
     busy = run(pace, 20, 30.0, 2.5)
-    assert busy[0] and not any(busy[2:])
-    assert run(pace, 3 * TRY_EVERY, 1.0, 2.0)[TRY_EVERY:].count(False) <= 2
+    assert busy[0] and not any(busy[1:])
+    assert run(pace, 2 * TRY_EVERY, 1.0, 2.0)[TRY_EVERY:].count(False) <= TRIAL
 
 
 def test_what_counts_is_the_average() -> None:

@@ -123,7 +123,6 @@ class Products(Operation):
         self.delta = plan.buffer(self.y.rows) if self.relu and not flow.masked_by_user else self.g
         if self.bias_at is not None:
             self.bias_share = plan.partial(self.bias_at + np.arange(self.rows), not plan.first_use(self.layer, "bias"))
-            plan.scratch_rows = max(plan.scratch_rows, self.rows)
         if self.is_wide:
             self._plan_wide(plan)
             return
@@ -214,7 +213,7 @@ class Products(Operation):
                       slope=0.0, count=self.y.rows * plan.lanes)
         if self.bias_at is not None and code.wanted:
             code.tile(bilinear.bias_gradient, d=plan.share(self.bias_share, code.slot), g=plan.at(self.delta, k),
-                      scratch=Ref("scratch"), rows=self.rows, pixels=self.pixels, lanes=plan.lanes)
+                      rows=self.rows, pixels=self.pixels, lane_bytes=plan.lane_bytes)
         if not self.is_wide:
             self._weight_gradient(plan, code, k)
         if self.h[0] is not None:

@@ -5,10 +5,10 @@ add up to it; which ones, the program says (at most three, structural zeros left
 """
 from __future__ import annotations
 
-from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, SPAN, lane_dots, multiply, share
+from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop
+from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, SPAN, lane_dots, multiply, share, store_sums
 from rop.kernels.cpu.memory import reals, transpose_rows
-from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, peek, vector_function
+from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_function
 
 PACK_ROWS = 8
 PACK_COLUMNS = 16           # at least as many as a panel has
@@ -45,24 +45,29 @@ def wide_weight_gradient(c, c_step, rows, lane_bytes, done, columns, x_step, til
              a0, b0, a1, b1, a2, b2, tiles, peek(tile_count))
 
 
+def _emit_row_sums(e: Emitter, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:
+    """d[i] = Σ_pixels Σ_lanes g (pixel, i, lane) for 1 to DOT_ROWS rows."""
+    def version(m: int):
+        def pixel(p, sums):
+            at = e.at(g, e.b.mul(p, pixel_bytes))
+
+            def lanes(t, sums):
+                here = e.at(at, e.b.mul(t, const(VECTOR)))
+                return [e.b.fadd(total, e.load(e.at(here, e.b.mul(row_bytes, const(i)))))
+                        for i, total in enumerate(sums)]
+            return e.loop(e.b.sdiv(row_bytes, const(VECTOR)), sums, lanes)
+        return lambda: store_sums(e, e.loop(pixels, [e.number(0)] * m, pixel), d, e.bit(False))
+    e.switch(rows, {m: version(m) for m in range(1, DOT_ROWS + 1)})
+
+
+row_sums = PerPrecision(vector_function(6, _emit_row_sums))
+
+
 @kernel
-def bias_gradient(d, g, scratch, rows, pixels, lanes):
+def bias_gradient(d, g, rows, pixels, lane_bytes):
     """d[row] = Σ_pixels Σ_lanes g (pixel, row, lane)."""
-    n = rows * lanes
-    total = reals(scratch, n)
-    first = reals(g, n)
-    for i in range(n):
-        total[i] = first[i]
-    for p in range(1, pixels):
-        one = reals(g + p * n * itemsize, n)
-        for i in range(n):
-            total[i] += one[i]
-    result = reals(d, rows)
-    for row in range(rows):
-        s = real(0)
-        for lane in range(lanes):
-            s += total[row * lanes + lane]
-        result[row] = s
+    for k in range(0, rows, DOT_ROWS):
+        row_sums(d + k * itemsize, g + k * lane_bytes, min(DOT_ROWS, rows - k), pixels, rows * lane_bytes, lane_bytes)
 
 
 def _emit_copy(e: Emitter, y, x) -> None:

@@ -122,30 +122,34 @@ def multiply(c, c_step, rows, a_step, packed, lane_bytes, b_step, bias, bias_ste
 
 
 # ------------------------------------------------------------------------------------------------------------ lane dot
-def _store_dots(e: Emitter, sums: list[Any], place: Any, add: Any) -> None:
-    """Stores the lane sums of a column's vectors side by side, or adds them to what is there; four at once by a tree
-    of shuffles."""
+def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
+    """Stores the lane sums of a few vectors side by side, or adds them to what is there; four at once by a tree whose
+    every step costs one shuffle (the other half of each sum is a blend)."""
     def store(value: Any, place: Any) -> None:
         before = e.load_as(value.type, place)
         zero = ir.Constant(value.type, None if isinstance(value.type, ir.VectorType) else 0.0)
         e.store(e.b.fadd(value, e.b.select(add, before, zero)), place)
 
-    if len(sums) < 4:
-        for i, vector in enumerate(sums):
+    if len(vectors) < 4:
+        for i, vector in enumerate(vectors):
             store(e.sum(vector), e.at(place, e.size * i))
         return
-
-    def halved(a: Any, b: Any, groups: int, width: int) -> Any:
-        """Groups of lanes become half as wide: their lower halves plus their upper halves, those of a before b's."""
-        low = [g * width + lane for g in range(groups) for lane in range(width // 2)]
-        return e.b.fadd(e.shuffle(a, b, low), e.shuffle(a, b, [lane + width // 2 for lane in low]))
-
     n = e.lanes
-    left, right = (halved(a, b, 2, n) for a, b in (sums[:2], sums[2:]))         # n/2 lanes of each of two sums
-    total, width = halved(left, right, 4, n // 2), n // 4                       # n/4 of each of four
+
+    def halved(a: Any, b: Any, width: int) -> Any:
+        """Groups of ``width`` lanes → their first half has what is left of a's sum, their second half of b's."""
+        first = [lane % width < width // 2 for lane in range(n)]
+        kept = [lane if mine else n + lane for lane, mine in enumerate(first)]
+        moved = [lane + width // 2 if mine else n + lane - width // 2 for lane, mine in enumerate(first)]
+        return e.b.fadd(e.shuffle(a, b, kept), e.shuffle(a, b, moved))
+
+    a, b, c, d = vectors
+    total = halved(halved(a, b, n), halved(c, d, n), n // 2)                 # lanes: a… c… b… d…
+    width = n // 4
     while width > 1:
-        total, width = halved(total, total, 4, width), width // 2
-    store(total, place)
+        width //= 2
+        total = e.b.fadd(total, e.shuffle(total, total, [lane ^ width for lane in range(n)]))
+    store(e.shuffle(total, total, [0, n // 2, n // 4, 3 * n // 4]), place)
 
 
 def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1, b1, a2, b2, pairs, pair_count, blocks,
@@ -174,7 +178,7 @@ def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1
     sums = e.loop(terms, [e.number(0)] * (rows * columns), term)
     adds = e.b.icmp_signed("!=", add, const(0))
     for j in range(columns):
-        _store_dots(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))), adds)
+        store_sums(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))), adds)
 
 
 def _emit_dots(e: Emitter, rows, columns, *rest) -> None:

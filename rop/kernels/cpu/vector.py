@@ -74,6 +74,9 @@ class Emitter:
     def number(self, value: float) -> ir.Constant:
         return ir.Constant(self.vector, [float(value)] * self.lanes)
 
+    def bit(self, value: bool) -> ir.Constant:
+        return ir.Constant(ir.IntType(1), int(value))
+
     def truth(self, bit: Any) -> Any:
         """A truth value for every lane."""
         kind = ir.VectorType(ir.IntType(1), self.lanes)
