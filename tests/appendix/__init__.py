@@ -1,4 +1,4 @@
-"""The paper's appendix, to the letter: every equation a function, tested against autograd. docs/derivations.md tells it.
+"""The paper's appendix to the letter: every equation a function, tested against autograd. See docs/derivations.md.
 
     equations.py    appendix A, forward, backward, R and R² of a fully connected net, for one sample
     algorithms.py   Algorithms 1 and 2, ∇ρ, and what is claimed of their convergence

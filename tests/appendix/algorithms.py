@@ -23,7 +23,7 @@ class Found(NamedTuple):
     finished: bool
 
 
-# ---- Algorithm 1, lines 5 to 11 --------------------------------------------------------------------------------------
+# ---- Algorithm 1, lines 5 to 10 --------------------------------------------------------------------------------------
 
 
 def algorithm_1(H: Array, v: Array, epsilon: float, most: int = 10_000) -> Found:
@@ -59,7 +59,7 @@ def power_iteration_rate_corrected(first: float, second: float) -> tuple[float, 
     return abs(second / first) ** 2, abs(second / first)
 
 
-# ---- Algorithm 2, lines 8 to 15 --------------------------------------------------------------------------------------
+# ---- Algorithm 2, lines 7 to 14 --------------------------------------------------------------------------------------
 
 
 def algorithm_2(H: Array, T: Array, step: Callable[[int], float], v: Array, epsilon: float, most: int = 10_000
@@ -132,7 +132,7 @@ def gradient_of_rho_corrected(H: Array, v: Array, third: Array) -> Array:
 
 
 def update(gradient: Array, rho: float, gradient_of_rho: Array, mu: float, K: float) -> Array:
-    """Lines 13 and 17: p_k = ∇f_k + μ ∇ρ_k 1(ρ_k > K)"""
+    """Algorithm 1, line 12, and Algorithm 2, line 16: p_k = ∇f_k + μ ∇ρ_k 1(ρ_k > K)"""
     return gradient + mu * gradient_of_rho * (rho > K)
 
 

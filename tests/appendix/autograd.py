@@ -6,6 +6,7 @@ first), so nothing of the appendix is used here but its names.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,7 @@ class Net:
     def drawn(cls, widths: tuple[int, ...], seed: int, bias: str, separable: bool) -> Net:
         """Random numbers of ordinary size; the target is a distribution over the outputs."""
         rng = np.random.default_rng(seed)
-        shapes = list(zip(widths[:-1], widths[1:], strict=True))
+        shapes = list(itertools.pairwise(widths))
         weights, v = ([rng.standard_normal(shape) for shape in shapes] for _ in range(2))
         biases, c = ([rng.standard_normal(to) for _, to in shapes] for _ in range(2))
         return cls(weights, biases, v, c, rng.standard_normal(widths[0]), rng.dirichlet(np.ones(widths[-1])), bias,

@@ -2,7 +2,7 @@
 
 Index letters are the paper's: Σ_j w_jk y_j is einsum("jk,j->k", w, y). An array w has the axes (from, to), as the first
 equation has it: w_jk goes from unit j of the layer before to unit k. s = (σ, σ′, σ″, σ‴) at x_k; e, e1, e2 are e_k and
-its derivatives by y_k. v has the shape of w. A unit of the last layer has no weights behind it, all others have e_k = 0.
+its derivatives by y_k; v has the shape of w. Units of the last layer have no weights behind them, all others e_k = 0.
 
 A function whose name ends in `_corrected` replaces the one above it; there the net has a bias b inside σ that is a
 parameter like any other (its part of v is c), and e1 (k, l) and e2 (k, l, m) are all derivatives of e_k, not only those
