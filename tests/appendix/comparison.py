@@ -92,10 +92,8 @@ class Comparison:
         if layer == self.last:
             none = np.zeros((output[0].size, output[0].size))
             return {**named("dE_dx", zeros_like(output)), "w": none, "v": none, **seeds(net, output[0], full)}
-        nothing = {"e": 0.0, "e1": 0.0, "e2": 0.0}
-        if full:
-            size = output[0].size
-            nothing = {"e": 0.0, "e1": np.zeros((size, size)), "e2": np.zeros((size, size, size))}
+        size = output[0].size
+        nothing = {f"e{order or ''}": np.zeros((size,) * (order + 1 if full else 1)) for order in range(3)}
         return {**named("dE_dx", self.truth["dE_dx"][layer + 1]), "w": net.weights[layer + 1], "v": net.v[layer + 1],
                 **nothing}  # fmt: skip
 

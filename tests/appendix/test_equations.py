@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.autograd.functional import jacobian
 
 import rop
 from tests.appendix import equations
@@ -146,12 +147,15 @@ def test_seeds_of_the_losses(separable: bool) -> None:
     y = np.random.default_rng(4).standard_normal(4)
     found = seeds(net, y, full=True)
 
-    def e(y: torch.Tensor) -> torch.Tensor:
-        return torch.func.grad(net.loss)(y)
+    def derivative(order: int, y: torch.Tensor) -> torch.Tensor:
+        """All derivatives of E of an order, one more axis each time."""
+        if order == 0:
+            return net.loss(y)
+        return jacobian(lambda y: derivative(order - 1, y), y, create_graph=True)
 
-    slope, bend = torch.func.jacrev(e), torch.func.jacrev(torch.func.jacrev(e))
-    for name, derivative in {"e": e, "e1": slope, "e2": bend}.items():
-        np.testing.assert_allclose(found[name], derivative(torch.tensor(y)).numpy(), rtol=1e-11, atol=1e-15)
+    for order, name in enumerate(("e", "e1", "e2"), start=1):
+        expected = derivative(order, torch.tensor(y, requires_grad=True)).detach().numpy()
+        np.testing.assert_allclose(found[name], expected, rtol=1e-11, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", ["R_dE_dy", "R2_dE_dy"])
@@ -189,14 +193,14 @@ def recursion(net: Net) -> list[list[np.ndarray]]:
     orders: list[list[np.ndarray]] = [[], [], []]
     for (before, s, R_x, R2_x), w, v in zip(reversed(kept), reversed(net.weights), reversed(net.v), strict=True):
         g, R_g, R2_g = q.dE_dx(s, d), q.R_dE_dx(s, R_x, d, R_d), q.R2_dE_dx(s, R_x, R2_x, d, R_d, R2_d)
-        gradients = (q.dE_dw_corrected(before[0], g), q.R_dE_dw_corrected(*before[:2], g, R_g),
-                     q.R2_dE_dw_corrected(*before, g, R_g, R2_g))  # fmt: skip
+        y, R_y, R2_y = before
+        gradients = (q.dE_dw_corrected(y, g), q.R_dE_dw_corrected(y, R_y, g, R_g),
+                     q.R2_dE_dw_corrected(y, R_y, R2_y, g, R_g, R2_g))  # fmt: skip
         for order, (gradient, of_x) in enumerate(zip(gradients, (g, R_g, R2_g), strict=True)):
             orders[order][:0] = [gradient, q.dE_db_corrected(of_x)]
-        none, nothing, nobody = np.zeros(len(w)), np.zeros((len(w),) * 2), np.zeros((len(w),) * 3)
-        y, R_y, R2_y = before
-        d, R_d, R2_d = (q.dE_dy_corrected(none, w, g), q.R_dE_dy_corrected(nothing, R_y, w, v, g, R_g),
-                        q.R2_dE_dy_corrected(nothing, nobody, R_y, R2_y, w, v, R_g, R2_g))  # fmt: skip
+        e, e1, e2 = (np.zeros((len(w),) * axes) for axes in (1, 2, 3))  # only the last layer meets the loss
+        d, R_d, R2_d = (q.dE_dy_corrected(e, w, g), q.R_dE_dy_corrected(e1, R_y, w, v, g, R_g),
+                        q.R2_dE_dy_corrected(e1, e2, R_y, R2_y, w, v, R_g, R2_g))  # fmt: skip
     return orders
 
 
