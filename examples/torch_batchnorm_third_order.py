@@ -6,8 +6,8 @@ Triple backward through `F.batch_norm(..., training=True)` gives a wrong vᵀ∇
 H·v are right. The fused double-backward takes the batch's mean and 1/standard deviation as saved numbers that do not
 depend on the input. Its formula accounts for that dependence by hand, but the next derivative goes through the formula,
 and there they are constants. The same layer in primitives is right. `F.layer_norm` and `F.instance_norm` fail in the
-same way, `F.group_norm` does not. torch 2.14.1 refuses a third derivative of batchnorm and instance norm, as asked for
-in https://github.com/pytorch/pytorch/issues/186256; layer norm is as it was.
+same way, `F.group_norm` does not. torch 2.14.1 refuses a third derivative of batchnorm and instance norm; layer norm is
+as it was. See https://github.com/pytorch/pytorch/issues/186256.
 
 `F.gelu(x, approximate="tanh")` is NaN at third order once cosh overflows in its double-backward: |x| > 13.04 in
 float32, |x| > 26.84 in float64.

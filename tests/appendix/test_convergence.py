@@ -145,7 +145,7 @@ def test_sgd_need_not_converge_to_a_critical_point_of_g() -> None:
 
 
 def test_the_counterexample_is_what_it_says() -> None:
-    """Its derivatives by differences, its eigenvalues positive and apart where SGD settles."""
+    """Its derivatives by differences, its eigenvalues positive and apart where SGD settles, A6 on a circle about 0."""
     problem, w, step = Counterexample(), np.array([0.6, 0.1]), 1e-6
     for sample in (0, 1):
         for entry, e in enumerate(np.eye(2)):
@@ -156,6 +156,9 @@ def test_the_counterexample_is_what_it_says() -> None:
             assert v @ bend @ v == pytest.approx(problem.third(sample, w, v)[entry], abs=1e-8)
         first, second = np.linalg.eigvalsh(problem.hessian(sample, w))
         assert 0 < first < second - 0.1
+    for angle, sample, turn in itertools.product(np.linspace(0, 6.2, 63), (0, 1), np.linspace(0, 3.1, 32)):  # A6
+        far, v = 4 * np.array([math.cos(angle), math.sin(angle)]), np.array([math.cos(turn), math.sin(turn)])
+        assert far @ (problem.gradient(sample, far) + problem.mu * problem.third(sample, far, v)) > 0
     mean = (problem.hessian(0, w) + problem.hessian(1, w)) / 2
     np.testing.assert_allclose(mean, np.diag([1.0, problem.d]), atol=1e-15)
 
