@@ -44,6 +44,8 @@ def angle(v: np.ndarray, w: np.ndarray) -> float:
 
 POSITIVE = symmetric(np.linspace(-1, 2, SIZE))  # λ₁ = 2, λ₂ = 1.84
 NEGATIVE = -POSITIVE
+RATES = symmetric(np.array([2.0, 1.2, 0.5, 0.3, -0.2, 0.1]))
+CLOSE = symmetric(np.array([1.0, 0.99, *np.linspace(-0.5, 0.5, SIZE - 2)]))
 
 # ---- Algorithm 1: its stopping test ----------------------------------------------------------------------------------
 
@@ -123,8 +125,7 @@ def measured_rates(H: np.ndarray) -> tuple[float, float]:
 def test_power_iteration_rate() -> None:
     """λ's error shrinks by |λ₂/λ₁|² and v's by |λ₂/λ₁| in every iteration; |λ₁/λ₂|² would be growth."""
     first, second = 2.0, 1.2
-    H = symmetric(np.array([first, second, 0.5, 0.3, -0.2, 0.1]))
-    of_value, of_vector = measured_rates(H)
+    of_value, of_vector = measured_rates(RATES)
     assert (of_value, of_vector) == pytest.approx(a.power_iteration_rate_corrected(first, second), rel=0.02)
     assert a.power_iteration_rate(first, second) > 1
     assert 1 / a.power_iteration_rate(first, second) == pytest.approx(of_value, rel=0.02)  # upside down
@@ -132,9 +133,8 @@ def test_power_iteration_rate() -> None:
 
 def test_the_square_in_the_rate_is_lambdas_alone() -> None:
     """The residual, which stops the iteration, and v, which ∇ρ needs, have the plain ratio, symmetric or not."""
-    first, second = 2.0, 1.2
-    _, of_vector = measured_rates(symmetric(np.array([first, second, 0.5, 0.3, -0.2, 0.1])))
-    assert of_vector > 1.5 * a.power_iteration_rate_corrected(first, second)[0]
+    _, of_vector = measured_rates(RATES)
+    assert of_vector > 1.5 * a.power_iteration_rate_corrected(2.0, 1.2)[0]
 
 
 # ---- Lemma 4.1 -------------------------------------------------------------------------------------------------------
@@ -152,10 +152,9 @@ def test_eigenvector_bound_ignores_the_gap() -> None:
 
 def test_eigenvector_bound_ignores_the_gap_in_algorithm_1_itself() -> None:
     """The same when the algorithm is run as printed, with its own weaker test."""
-    H = symmetric(np.array([1.0, 0.99, *np.linspace(-0.5, 0.5, 18)]))
-    found = a.algorithm_1(H, start(), 1e-6)
+    found = a.algorithm_1(CLOSE, start(), 1e-6)
     assert found.finished
-    assert angle(found.v, dominant(H)[1]) > 1e4 * a.eigenvector_bound(1e-6)
+    assert angle(found.v, dominant(CLOSE)[1]) > 1e4 * a.eigenvector_bound(1e-6)
 
 
 @pytest.mark.parametrize("seed", range(5))

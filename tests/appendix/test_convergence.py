@@ -121,6 +121,13 @@ class Counterexample:
         return a.update(self.gradient(sample, w), a.rho(H, v), a.gradient_of_rho(H, v, self.third(sample, w, v)),
                         self.mu, self.K)  # fmt: skip
 
+    def run(self, steps: int, seed: int) -> np.ndarray:
+        """w after so many steps of Algorithm 1, with Σ α = ∞ and Σ α² < ∞."""
+        w = np.array([1.0, 0.5])
+        for k, sample in enumerate(np.random.default_rng(seed).integers(2, size=steps), start=1):
+            w = w - k**-0.8 * self.update(sample, w)
+        return w
+
     def gradient_of_g(self, w: np.ndarray) -> np.ndarray:
         """Of the whole sample's mean."""
         return np.array([w[0] - self.centre, self.d * w[1]])
@@ -135,10 +142,8 @@ def test_the_expected_update_is_not_the_gradient_of_g() -> None:
 
 def test_sgd_need_not_converge_to_a_critical_point_of_g() -> None:
     """Algorithm 1 on the counterexample, with step sizes as assumed: w settles where E_B[p] = 0, ‖∇g‖ = 0.19."""
-    problem, rng, w = Counterexample(), np.random.default_rng(2), np.array([1.0, 0.5])
-    samples = rng.integers(2, size=20_000)
-    for k, sample in enumerate(samples, start=1):
-        w = w - k**-0.8 * problem.update(sample, w)  # Σ α = ∞, Σ α² < ∞
+    problem = Counterexample()
+    w = problem.run(steps=20_000, seed=2)
     assert norm(problem.gradient_of_g(w)) == pytest.approx(0.19, abs=0.02)
     expected = (problem.update(0, w) + problem.update(1, w)) / 2
     assert norm(expected) < 0.02
