@@ -60,7 +60,8 @@ def assert_same_table(shown: str, printed: str) -> None:
     assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
     for ours, theirs in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
         promised, found = float(ours), float(theirs)
-        assert found == pytest.approx(promised, rel=0.05) or max(promised, found) < 1e-7
+        slack = 1.0 if ours.isdigit() else 0.0  # an iteration more or less on another processor
+        assert found == pytest.approx(promised, rel=0.05, abs=slack) or max(promised, found) < 1e-7
 
 
 def block(start: str) -> str:
