@@ -10,7 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError, MissingPackageError, RopError
 from rop.graph import Graph, Input, Sequential
 from rop.layers import (
     ACTIVATIONS,
@@ -67,7 +67,7 @@ __all__ = [
     "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
     "TrainingStopped", "TrainingInterrupted", "datasets",
     # what can go wrong
-    "RopError", "ArgumentError", "ArgumentTypeError",
+    "RopError", "ArgumentError", "ArgumentTypeError", "MissingPackageError",
     "__version__",
 ]  # fmt: skip
 
@@ -82,7 +82,7 @@ _ON_FIRST_USE = {
     **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("datasets", "eigen", "kfac")
+_MODULES = ("datasets", "eigen", "kfac", "sklearn")  # sklearn is not in __all__: it needs a package
 
 
 def __getattr__(name: str) -> Any:
