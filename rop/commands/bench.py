@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rop.commands.common import FAILED, OK, USAGE, add_command, positive
+from rop.commands.common import FAILED, OK, USAGE, add_command, note_missing, positive
 
 
 def add(commands: Any) -> None:
@@ -84,7 +84,7 @@ def bench(options: argparse.Namespace) -> int:
             for path in report.plots(result, options.out, options.name or ""):
                 print(f"saved {path}")
         except ImportError:
-            print("note: no plots, because matplotlib is not installed (pip install 'rop[bench]')")
+            note_missing("plots", "matplotlib", "bench")
     return FAILED if result["failures"] else OK
 
 

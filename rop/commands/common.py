@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,11 @@ def add_command(
     )
     parser.set_defaults(command_function=run)
     return parser
+
+
+def note_missing(what: str, package: str, extra: str) -> None:
+    """Say on standard error that something pleasant is left out, and how to get it."""
+    print(f"note: no {what}, because {package} is not installed (pip install 'rop[{extra}]')", file=sys.stderr)
 
 
 def positive(text: str) -> int:
