@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.torch.export import to_torch
+    from rop.torch.trace import from_torch
     from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"
@@ -66,6 +68,8 @@ __all__ = [
     # training
     "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
     "TrainingStopped", "TrainingInterrupted", "datasets",
+    # other libraries; rop.torch is a module, and not listed so that `from rop import *` leaves torch alone
+    "from_torch", "to_torch",
     # what can go wrong
     "RopError", "ArgumentError", "ArgumentTypeError",
     "__version__",
@@ -80,9 +84,10 @@ _ON_FIRST_USE = {
     **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
     **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
     **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("datasets", "eigen", "kfac")
+_MODULES = ("datasets", "eigen", "kfac", "torch")
 
 
 def __getattr__(name: str) -> Any:
