@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.torch.export import to_torch
+    from rop.torch.trace import from_torch
     from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"
@@ -80,9 +82,12 @@ _ON_FIRST_USE = {
     **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
     **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
     **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("datasets", "eigen", "kfac", "sklearn")  # sklearn is not in __all__: it needs a package
+_MODULES = ("datasets", "eigen", "kfac", "sklearn", "torch")
+# Other libraries are not in __all__: `from rop import *` must not need them.
+_OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -95,4 +100,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OPTIONAL})

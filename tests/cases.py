@@ -130,10 +130,10 @@ def usual_convolutions(draw: st.DrawFn) -> Drawn:
 
 @st.composite
 def poolings(draw: st.DrawFn) -> Drawn:
-    """Pooling windows that overlap, touch or leave gaps, with padding up to half the window."""
+    """Pooling windows that overlap, touch, leave gaps or reach beyond the image, with padding up to half the window."""
     kernel = draw(st.tuples(small, small))
     padding = tuple(draw(st.integers(0, k // 2)) for k in kernel)
-    arguments: dict[str, Any] = {"kernel_size": kernel, "padding": padding}
+    arguments: dict[str, Any] = {"kernel_size": kernel, "padding": padding, "ceil_mode": draw(st.booleans())}
     if draw(st.booleans()):
         arguments["stride"] = draw(st.tuples(small, small))
     if kernel[0] == kernel[1] and padding[0] == padding[1] and draw(st.booleans()):
@@ -295,6 +295,7 @@ CASES = [
             *(r for r in refused_windows(rop.MaxPool2d) if "(batch, 3" not in r.says),
             *only_images(rop.MaxPool2d, kernel_size=1),
             Refused(lambda: rop.MaxPool2d(2, padding=2), ("MaxPool2d", "padding", "2")),
+            Refused(lambda: untyped.MaxPool2d(2, ceil_mode=1), ("MaxPool2d", "ceil_mode", "1"), error=TypeError),
         ),
     ),
     Case(
@@ -313,11 +314,12 @@ CASES = [
     ),
     Case(
         "AdaptiveAvgPool2d",
-        with_arguments(images, output_size=st.sampled_from([1, (1, 1)])),
+        with_arguments(images, output_size=st.just(1) | small | st.tuples(st.integers(1, 9), small)),
         (
             *only_images(rop.AdaptiveAvgPool2d, output_size=1),
             Refused(lambda: rop.AdaptiveAvgPool2d(0), ("AdaptiveAvgPool2d", "output_size", "0")),
-            Refused(lambda: rop.AdaptiveAvgPool2d(2), ("AdaptiveAvgPool2d", "output_size", "2")),
+            Refused(lambda: untyped.AdaptiveAvgPool2d((None, 2)), ("AdaptiveAvgPool2d", "output_size", "None"),
+                    error=TypeError),
         ),
     ),
     Case(

@@ -58,11 +58,13 @@ ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
 
 PARAMETER_FREE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "Flatten": lambda layer, x: torch.flatten(x, 1),
-    "MaxPool2d": lambda layer, x: F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding),
-    "AvgPool2d": lambda layer, x: F.avg_pool2d(
-        x, layer.kernel_size, layer.stride, layer.padding, count_include_pad=getattr(layer, "count_include_pad", True)
+    "MaxPool2d": lambda layer, x: F.max_pool2d(
+        x, layer.kernel_size, layer.stride, layer.padding, ceil_mode=layer.ceil_mode
     ),
-    "AdaptiveAvgPool2d": lambda layer, x: x.mean((2, 3), keepdim=True),
+    "AvgPool2d": lambda layer, x: F.avg_pool2d(
+        x, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad
+    ),
+    "AdaptiveAvgPool2d": lambda layer, x: F.adaptive_avg_pool2d(x, layer.output_size),
     "Softmax": lambda layer, x: torch.softmax(x, 1),
     "LogSoftmax": lambda layer, x: torch.log_softmax(x, 1),
 }

@@ -432,7 +432,7 @@ REFUSED: dict[type, list[tuple[tuple[Any, ...], str]]] = {
     MaxPool2d: [((0,), "kernel_size"), ((2, 0), "stride"), ((2, 2, -1), "padding"), ((2, 2, 2), "half of kernel_size"),
                 (((4, 2), 2, (1, 2)), "half of kernel_size")],
     AvgPool2d: [((-2,), "kernel_size"), ((2, (1, 0)), "stride"), ((3, 2, 2), "half of kernel_size")],
-    AdaptiveAvgPool2d: [((2,), "only output_size 1"), (((1, 2),), "only output_size 1"), ((None,), "output_size")],
+    AdaptiveAvgPool2d: [((0,), "output_size"), (((1, -2),), "output_size"), ((None,), "output_size")],
     Flatten: [((0,), "start_dim"), ((1, 2), "end_dim"), ((True,), "start_dim")],
     LeakyReLU: [((float("nan"),), "negative_slope"), ((float("inf"),), "negative_slope"), (("a",), "negative_slope"),
                 ((1j,), "negative_slope")],

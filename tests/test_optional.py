@@ -41,6 +41,7 @@ jet = rop.Objective(net, rop.CrossEntropy(), x, y).jet(w, w)
 assert np.isfinite(jet.r2).all()
 fit = rop.train(net, rop.CrossEntropy(), (x, y), epochs=2, batch_size=32, regularizer=rop.SpectralRadius(0.01))
 assert rop.spectral_radius(rop.Objective(net, rop.CrossEntropy(), x, y).at(fit.w)).rho > 0
+from rop import *
 assert not {"torch", "sklearn", "matplotlib", "rich", "jax", "pandas"} & set(sys.modules), "nobody asked for them"
 """
 
@@ -49,7 +50,6 @@ MESSAGES = {
 refused(lambda: rop.sklearn, "rop.sklearn: scikit-learn", "No module named 'sklearn'", "pip install 'rop[sklearn]'")
 refused(lambda: __import__("rop.sklearn"), "pip install 'rop[sklearn]'")
 refused(lambda: rop.datasets.load("digits"), "datasets: scikit-learn", "pip install 'rop[train]'")
-from rop import *
 from rop.cli import main
 assert main(["demo", "--epochs", "1"]) == 1
 """,
@@ -66,7 +66,11 @@ assert main(["spectrum", "run", "--steps", "10", "--k", "1", "--probes", "1"]) i
 from pathlib import Path
 assert sorted(path.suffix for path in Path("run").iterdir()) == [".csv", ".json", ".npz", ".npz"]
 """,
-    "torch": "",
+    "torch": """
+refused(lambda: rop.from_torch, "rop.torch: PyTorch", "No module named 'torch'", "pip install 'rop[torch]'")
+refused(lambda: rop.to_torch, "pip install 'rop[torch]'")
+refused(lambda: rop.torch.SpectralRadius, "pip install 'rop[torch]'")
+""",
 }
 SAID = {
     "sklearn": ["rop demo: datasets: scikit-learn is needed here", "pip install 'rop[train]'"],

@@ -52,7 +52,7 @@ def test_the_problem_is_indefinite() -> None:
     assert values[0] < -0.01 * values[-1] < 0
 
 
-# --------------------------------------------------------------------------------------------------------- eigenvalues
+# ---------------------------------------------------------------------------------------------------------- eigenvalues
 @PRECISIONS
 @pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
 def test_eigsh(dtype: Any, tol: float, which: str) -> None:
@@ -110,7 +110,7 @@ def test_minres_on_an_indefinite_hessian(dtype: Any, tol: float) -> None:
     close(reference() @ found, b, 10 * tol)
 
 
-# ------------------------------------------------------------------------------------------------ functions of the matrix
+# ---------------------------------------------------------------------------------------------- functions of the matrix
 @PRECISIONS
 @pytest.mark.parametrize("factor", [-1.0, 2j], ids=["flow", "rotation"])
 @pytest.mark.parametrize("shape", [(), (3,)], ids=["vector", "block"])
