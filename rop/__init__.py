@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
-    from rop.torch.export import to_torch
-    from rop.torch.trace import from_torch
+    from rop.torch.export import to_torch as to_torch
+    from rop.torch.trace import from_torch as from_torch
     from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"

@@ -25,6 +25,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
     parser.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
+    parser.add_argument("--torch-module", metavar="FILE.py:FUNCTION", help="your own torch module: what FUNCTION() "
+                        "returns, a module or (module, x[, y[, loss]]); see docs/benchmark-your-net.md")
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="of rop, torch, torch.func, jax (default all)")
     parser.add_argument("--works", nargs="+", metavar="NAME", help="what is computed (default all; see --list)")
     parser.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
@@ -94,9 +96,12 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
 
     settings = runner.Settings()
     given: dict[str, Any] = {}
+    if options.torch_module:
+        module = load_module(options.torch_module)
+        given.update(problems=(module,), batches=(len(module.x),))
     if options.problems:
         found = [problem for name in options.problems for problem in problems.find(name)]
-        given["problems"] = tuple(dict.fromkeys(found))
+        given["problems"] = tuple(dict.fromkeys([*given.get("problems", ()), *found]))
     elif options.growth and not options.full:
         given["problems"] = ()
     given["growth"] = options.growth or options.full
@@ -122,6 +127,13 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
     if options.quick:
         settings = runner.quick(settings)
     return replace(settings, rounds=options.rounds) if options.rounds else settings
+
+
+def load_module(name: str) -> Any:
+    """The problem of --torch-module; a ValueError says what is wrong with the file, the function or the module."""
+    if ":" not in name:
+        raise ValueError(f"--torch-module {name}: expected path/to/file.py:function")
+    return import_module("rop.bench.modules").load(name)
 
 
 def writable(options: argparse.Namespace) -> bool:
