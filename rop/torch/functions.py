@@ -282,9 +282,10 @@ def _check_value(value: Any) -> None:
 
 def _pair(value: Any) -> Any:
     """An int, or two in a tuple; fx makes its own lists of what it has traced, and torch takes lists of one."""
-    if isinstance(value, (tuple, list)):
-        return value[0] if len(value) == 1 else tuple(value)
-    return value
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if any(isinstance(one, (Size, Sizes)) for one in values):
+        raise Unsupported("expected numbers, got a size of a value; F.adaptive_avg_pool2d(x, 1) takes the whole image")
+    return values[0] if len(values) == 1 else values
 
 
 def _refuse(**options: Any) -> None:

@@ -20,6 +20,7 @@ from rop.torch.functions import Size, Sizes
 from rop.torch.layers import KINDS, Unsupported, layer_of
 
 DTYPES: dict[Any, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # names that people know
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ class Walk:
         target = line.target if isinstance(line.target, str) else getattr(line.target, "__name__", str(line.target))
         if line.op == "call_function":
             library = getattr(line.target, "__module__", None) or "torch"
-            target = f"{library.removeprefix('_')}.{target}"
+            target = f"{PUBLIC.get(library, library)}.{target}"
         place = self._caller(line)
         return f"{place + ' ' if place else ''}({'Tensor.' if line.op == 'call_method' else ''}{target} in forward)"
 
