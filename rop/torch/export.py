@@ -24,8 +24,8 @@ def to_torch(net: Graph, w: Any, state: Mapping[str, np.ndarray] | None = None) 
 
     Submodules have the names of the layers, so the keys of ``state_dict`` are those of ``net.params(w)`` and of
     ``state``, with batchnorm's num_batches_tracked (0) beside them. A chain of layers named 0, 1, 2, … is an
-    nn.Sequential, any other net a torch.fx.GraphModule, whose ``code`` shows its forward. The module has its own memory;
-    it is in training mode, as all new modules are.
+    nn.Sequential, any other net a torch.fx.GraphModule, whose ``code`` shows its forward. The module has memory of its
+    own; it is in training mode, as all new modules are.
 
     >>> import numpy as np, rop
     >>> net = rop.Sequential(rop.Linear(2, 1), rop.Tanh())

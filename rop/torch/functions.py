@@ -108,19 +108,19 @@ def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Node:
 
 @rule(F.conv2d, torch.conv2d)
 def conv2d(walk: Walk, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-           dilation: Any = 1, groups: int = 1) -> Node:  # fmt: skip
+           dilation: Any = 1, groups: int = 1) -> Node:
     tensors = _parameters(weight, bias)
     outputs, inputs, *kernel = weight.shape
     layer = Conv2d(inputs * groups, outputs, tuple(kernel), _pair(stride), _pair(padding), _pair(dilation), groups,
-                   bias=bias is not None)  # fmt: skip
+                   bias=bias is not None)
     return walk.apply(layer, input, tensors=tensors)
 
 
 @rule(F.batch_norm, torch.batch_norm)
 def batch_norm(walk: Walk, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-               training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *rest: Any) -> Node:  # fmt: skip
+               training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *rest: Any) -> Node:
     raise Unsupported("batchnorm as a function does not say whether it is for vectors or images; use nn.BatchNorm1d or "
-                      "nn.BatchNorm2d (as a plain module, not a subclass)")  # fmt: skip
+                      "nn.BatchNorm2d (as a plain module, not a subclass)")
 
 
 def _parameters(weight: Any, bias: Any) -> dict[str, torch.Tensor]:
@@ -128,14 +128,14 @@ def _parameters(weight: Any, bias: Any) -> dict[str, torch.Tensor]:
     for name, tensor in given.items():
         if not isinstance(tensor, torch.nn.Parameter):
             raise Unsupported(f"expected {name} to be a parameter of the module as it is, got one that forward "
-                              "computes, or a buffer")  # fmt: skip
+                              "computes, or a buffer")
     return given
 
 
 # ------------------------------------------------------------------------------------------------------------- pooling
 @rule(F.max_pool2d, torch.max_pool2d)
 def max_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Node:  # fmt: skip
+               ceil_mode: bool = False, return_indices: bool = False) -> Node:
     refuse_differences("MaxPool2d", {"dilation": dilation, "return_indices": return_indices})
     layer = MaxPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode)
     return walk.apply(layer, input, name="max_pool2d")
@@ -143,12 +143,12 @@ def max_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, pad
 
 @rule(F.avg_pool2d)
 def avg_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-               count_include_pad: bool = True, divisor_override: Any = None) -> Node:  # fmt: skip
+               count_include_pad: bool = True, divisor_override: Any = None) -> Node:
     refuse_differences("AvgPool2d", {"divisor_override": divisor_override})
     if kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,)))):
         return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")
     layer = AvgPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode,
-                      count_include_pad=count_include_pad)  # fmt: skip
+                      count_include_pad=count_include_pad)
     return walk.apply(layer, input, name="avg_pool2d")
 
 
@@ -237,7 +237,7 @@ def product(walk: Walk, input: Any, other: Any) -> Any:
     if isinstance(input, Size) and isinstance(other, Size) and input.of is other.of:
         return Size(input.of, tuple(sorted(input.axes + other.axes)))
     raise Unsupported("products of values are not supported: there is no layer for them; to add one see "
-                      "CONTRIBUTING.md, \"How to add a layer\"")  # fmt: skip
+                      "CONTRIBUTING.md, \"How to add a layer\"")
 
 
 @rule(torch._assert, torch.fx._symbolic_trace._assert_is_none)
@@ -271,7 +271,7 @@ def view(walk: Walk, input: Any, *shape: Any, **options: Any) -> Node:
         return walk.apply(Flatten(), input)
     shown = ", ".join("batch" if isinstance(s, Size) and s.axes == (0,) else str(s) for s in sizes)
     raise Unsupported("expected a view that makes each sample a vector, such as x.view(x.size(0), -1) or x.flatten(1), "
-                      f"got x.view({shown}); there is no other reshaping layer")  # fmt: skip
+                      f"got x.view({shown}); there is no other reshaping layer")
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -282,9 +282,10 @@ def _check_value(value: Any) -> None:
 
 def _pair(value: Any) -> Any:
     """An int, or two in a tuple; fx makes its own lists of what it has traced, and torch takes lists of one."""
-    if isinstance(value, (tuple, list)):
-        return value[0] if len(value) == 1 else tuple(value)
-    return value
+    values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
+    if any(isinstance(one, (Size, Sizes)) for one in values):
+        raise Unsupported("expected numbers, got a size of a value; F.adaptive_avg_pool2d(x, 1) takes the whole image")
+    return values[0] if len(values) == 1 else values
 
 
 def _refuse(**options: Any) -> None:

@@ -20,7 +20,7 @@ NAMES: dict[Any, str] = {
     nn.NLLLoss: "NLL", F.nll_loss: "NLL",
     nn.MSELoss: "MSE", F.mse_loss: "MSE",
     nn.BCEWithLogitsLoss: "BCEWithLogits", F.binary_cross_entropy_with_logits: "BCEWithLogits",
-}  # fmt: skip
+}
 DATA = ("input", "target")
 OUTDATED = ("size_average", "reduce")  # torch's old way to say reduction
 
@@ -42,8 +42,9 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
     name = NAMES.get(what) if callable(what) else None
     if name is None or (isinstance(loss, functools.partial) and loss.args):
         known = sorted(kind.__name__ for kind in NAMES if isinstance(kind, type))
-        raise ArgumentTypeError(f"loss: expected one of torch's {', '.join(known)}, its function in torch.nn.functional "
-                                f"(or a functools.partial with its options), or a loss of rop, got {loss!r}")
+        raise ArgumentTypeError(f"loss: expected one of torch's {', '.join(known)}, its function in "
+                                "torch.nn.functional (or a functools.partial with its options), or a loss of rop, got "
+                                f"{loss!r}")
     return _made(name, options)
 
 

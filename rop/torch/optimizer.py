@@ -61,10 +61,10 @@ class SpectralRadius:
 
     def __init__(self, module: nn.Module, loss: nn.Module | Callable[..., Any] | Loss, base_optimizer: Optimizer, *,
                  mu: optim.Schedule = 0.01, K: float = 0.0, seed: int = 0, memory_limit: int | None = None,
-                 **options: Any):  # fmt: skip
+                 **options: Any):
         if not isinstance(base_optimizer, Optimizer):
             raise ArgumentTypeError("SpectralRadius: expected base_optimizer as an optimizer of torch, such as "
-                                    f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}")  # fmt: skip
+                                    f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}")
         self.regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
         self._memory_limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
@@ -92,18 +92,18 @@ class SpectralRadius:
         p = bound.objective(_array(x), _array(y)).at(bound.w)
         gradient = p.grad
         mu, tol = (float(optim.values(schedule, np.array([self.steps + 1]), self.epoch, f"SpectralRadius {name}")[0])
-                   for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol)))  # fmt: skip
+                   for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol)))
         self.found, added = None, None
         if mu:
             rate = max(float(group["lr"]) for group in self.param_groups)
             self.found, added = self._penalty.at(p, self.steps, mu=mu, tol=tol, rate=rate,
-                                                 preconditioner=self._refreshed(p))  # fmt: skip
+                                                 preconditioner=self._refreshed(p))
             self.rho = self.found.rho
         self.penalised = added is not None
         if not np.isfinite(p.loss) or (mu and not np.isfinite(self.rho)):
             what = "loss" if not np.isfinite(p.loss) else "spectral radius"
             raise RopError(f"SpectralRadius: the {what} is not finite in step {self.steps + 1}; the parameters are "
-                           "those before it. A smaller learning rate or mu, or clip=..., may help")  # fmt: skip
+                           "those before it. A smaller learning rate or mu, or clip=..., may help")
         bound.scatter(gradient if added is None else gradient + added)
         if bound.training:
             bound.average(p.batch_stats)
@@ -145,21 +145,21 @@ class SpectralRadius:
         """What a run needs to go on to the same bits, beside the module's own state_dict. (With solver "paper_lobpcg"
         the preconditioner is made anew, so there it must be loaded at a step that would do so anyway.)"""
         return {"base_optimizer": self.base_optimizer.state_dict(), "v": torch.from_numpy(self._penalty.v.copy()),
-                "steps": self.steps, "epoch": self.epoch}  # fmt: skip
+                "seed": self._penalty.seed, "steps": self.steps, "epoch": self.epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from what state_dict returned; the module's parameters are loaded by the module."""
-        expected = {"base_optimizer", "v", "steps", "epoch"}
+        expected = {"base_optimizer", "v", "seed", "steps", "epoch"}
         if not isinstance(state_dict, dict) or set(state_dict) != expected:
             got = sorted(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
             raise ArgumentError(f"SpectralRadius: expected a state_dict with the keys {sorted(expected)}, got {got}")
         v = _array(state_dict["v"])
         if v.shape != self._penalty.v.shape:
             raise ArgumentError("SpectralRadius: expected the state of a module with as many parameters, v of shape "
-                                f"{self._penalty.v.shape}, got {v.shape}")  # fmt: skip
+                                f"{self._penalty.v.shape}, got {v.shape}")
         self.base_optimizer.load_state_dict(state_dict["base_optimizer"])
-        self._penalty.v[:] = v
-        self.steps, self.epoch, self._preconditioner = state_dict["steps"], state_dict["epoch"], None
+        self._penalty.v[:], self._penalty.seed, self._preconditioner = v, state_dict["seed"], None
+        self.steps, self.epoch = state_dict["steps"], state_dict["epoch"]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.regularizer!r}, {self.base_optimizer!r})"
@@ -190,7 +190,7 @@ class _Bound:
         modes = {batchnorm.training for batchnorm in self._batchnorms} or {True}
         if len(modes) > 1:
             raise ArgumentError("SpectralRadius: expected all batchnorm layers in one mode, got some in training and "
-                                "some in evaluation mode; call module.train() or module.eval()")  # fmt: skip
+                                "some in evaluation mode; call module.train() or module.eval()")
         return modes.pop()
 
     def objective(self, x: np.ndarray, y: np.ndarray) -> Objective:
@@ -203,7 +203,7 @@ class _Bound:
             self._objective = self._objective.with_data(x, y)
         else:
             self._objective = Objective(traced.net, self.loss, x, y, dtype=traced.dtype, training=training,
-                                        state=state or None, memory_limit=self.memory_limit)  # fmt: skip
+                                        state=state or None, memory_limit=self.memory_limit)
             self._state = state
         return self._objective
 
@@ -234,7 +234,7 @@ def _momenta(traced: Traced) -> dict[str, float]:
         if uses.count(layer) > 1:
             raise ArgumentError(f"SpectralRadius: layer {traced.net.name_of(layer)} ({layer.describe()}) is used "
                                 f"{uses.count(layer)} times, so its running statistics would be averaged as often; use "
-                                "a batchnorm for each place")  # fmt: skip
+                                "a batchnorm for each place")
     keys = ("running_mean", "running_var")
     return {f"{traced.net.name_of(layer)}.{key}": layer.momentum for layer in uses for key in keys}
 
@@ -243,7 +243,7 @@ def _check_trainable(traced: Traced) -> None:
     for slot, parameter in zip(traced.net.slots, traced.parameters, strict=True):
         if parameter.device.type != "cpu":
             raise ArgumentError(f"SpectralRadius: expected parameters on the CPU, got {slot.name} on "
-                                f"{parameter.device}; use module.cpu()")  # fmt: skip
+                                f"{parameter.device}; use module.cpu()")
         if not parameter.requires_grad:
             raise ArgumentError(f"SpectralRadius: {slot.name} does not require a gradient, but the Hessian is that of "
                                 "all parameters; set requires_grad, and give base_optimizer only those to train")
@@ -254,7 +254,7 @@ def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
     for group in base_optimizer.param_groups:
         if any(id(parameter) not in known for parameter in group["params"]):
             raise ArgumentError("SpectralRadius: base_optimizer has parameters that are not the module's; make it with "
-                                "module.parameters()")  # fmt: skip
+                                "module.parameters()")
 
 
 def _array(value: Any) -> np.ndarray:

@@ -20,6 +20,7 @@ from rop.torch.functions import Size, Sizes
 from rop.torch.layers import KINDS, Unsupported, layer_of
 
 DTYPES: dict[Any, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # names that people know
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def trace(module: nn.Module) -> Traced:
     parameters = tuple(walk.tensors[slot.layer][slot.key] for slot in net.slots)
     _check_parameters(net, parameters)
     statistics = [(net.name_of(layer), tensors) for layer, tensors in walk.tensors.items()
-                  if id(layer) in used and "running_mean" in tensors]  # fmt: skip
+                  if id(layer) in used and "running_mean" in tensors]
     buffers = {f"{name}.{key}": tensors[key] for name, tensors in statistics for key in ("running_mean", "running_var")}
     counters = tuple(tensors["num_batches_tracked"] for _, tensors in statistics if "num_batches_tracked" in tensors)
     return Traced(net, parameters, buffers, counters, dtype)
@@ -116,7 +117,7 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
     required = [argument for argument in arguments if argument.name not in defaults]
     if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise ArgumentError(f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
-                            f"({', '.join(map(str, arguments))}); a rop net has no second one")  # fmt: skip
+                            f"({', '.join(map(str, arguments))}); a rop net has no second one")
     try:
         return _Tracer().trace(module, concrete_args=defaults or None)
     except RopError:
@@ -124,7 +125,7 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
     except Exception as error:  # whatever forward does with a stand-in for its input
         raise ArgumentError(f"from_torch: torch.fx cannot trace {type(module).__name__}.forward: {error}; it must be a "
                             "fixed sequence of operations, without branches or loops that depend on values"
-                            ) from error  # fmt: skip
+                            ) from error
 
 
 class Walk:
@@ -167,14 +168,14 @@ class Walk:
         function = functions.FUNCTIONS.get(line.target)
         if function is None:
             raise Unsupported("there is no such layer; to add one see CONTRIBUTING.md, \"How to add a layer\", then "
-                              "write its rule into rop/torch/functions.py")  # fmt: skip
+                              "write its rule into rop/torch/functions.py")
         return function(self, *args, **kwargs)
 
     def _read(self, source: fx.Node) -> Any:
         value = self.values[source]
         if isinstance(value, _Overwritten):
             raise Unsupported(f"{source.name!r} was changed in place by {value.by} through another view of it; write "
-                              "that operation out of place")  # fmt: skip
+                              "that operation out of place")
         return value
 
     def _call_module(self, path: str, *inputs: Any, **options: Any) -> Node:
@@ -190,16 +191,16 @@ class Walk:
     def _finish(self, value: Any) -> None:
         if not isinstance(value, Node) or value is self.input:
             raise Unsupported(f"expected forward to return one value that it computes, got {_shown(value)}; wrap the "
-                              "module in one that returns the output you want")  # fmt: skip
+                              "module in one that returns the output you want")
         self.output = value
 
     # ------------------------------------------------------------------------------------------- what functions may use
     def apply(self, layer: Layer, *inputs: Any, name: str = "", inplace: bool = False,
-              tensors: dict[str, Tensor] | None = None) -> Node:  # fmt: skip
+              tensors: dict[str, Tensor] | None = None) -> Node:
         """A new layer on nodes, named after the function that calls it."""
         if not all(isinstance(value, Node) for value in inputs):
             raise Unsupported(f"expected values of the net, got {_shown(*inputs)}; constants and parameters are not "
-                              "added, only values of the net are")  # fmt: skip
+                              "added, only values of the net are")
         tensors = tensors or {}
         path = self._own_path(tensors) or ".".join(filter(None, (self._path, name or type(layer).__name__.lower())))
         return self._called(self._layer(layer, tensors, path), inputs, inplace)
@@ -277,7 +278,7 @@ class Walk:
         target = line.target if isinstance(line.target, str) else getattr(line.target, "__name__", str(line.target))
         if line.op == "call_function":
             library = getattr(line.target, "__module__", None) or "torch"
-            target = f"{library.removeprefix('_')}.{target}"
+            target = f"{PUBLIC.get(library, library)}.{target}"
         place = self._caller(line)
         return f"{place + ' ' if place else ''}({'Tensor.' if line.op == 'call_method' else ''}{target} in forward)"
 
@@ -313,7 +314,7 @@ def _dtype(module: nn.Module) -> np.dtype:
     if len(found) > 1 or not found <= set(DTYPES):
         raise ArgumentTypeError(f"from_torch: expected all parameters as float32 or all as float64, got "
                                 f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()"
-                                )  # fmt: skip
+                                )
     (dtype,) = found
     return DTYPES[dtype]
 
