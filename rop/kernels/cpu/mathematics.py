@@ -105,15 +105,26 @@ def _tanh(x):
     return y if x >= 0 else -y
 
 
-def _module(dtype: Any) -> pytypes.ModuleType:
-    module = pytypes.ModuleType(f"math_{np.dtype(dtype).name}")
-    module.__dict__.update({name: value for name, value in vars(math).items() if not name.startswith("_")})
+def _functions(dtype: Any) -> dict[str, Any]:
     bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype])}
-    vars(module)["exp"] = _compiled(_exp, dtype, **bind)
-    vars(module)["expm1"] = _compiled(_expm1, dtype, **bind)
-    vars(module)["tanh"] = _compiled(_tanh, dtype, expm1=vars(module)["expm1"])
+    expm1 = _compiled(_expm1, dtype, **bind)
+    return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1)}
+
+
+def _module(dtype: Any, original: pytypes.ModuleType = math) -> pytypes.ModuleType:
+    """The module ``original`` with our functions in place of its own."""
+    module = pytypes.ModuleType(f"{original.__name__}_{np.dtype(dtype).name}")
+    module.__dict__.update({name: value for name, value in vars(original).items() if not name.startswith("_")})
+    module.__dict__.update(functions.made(dtype))
     return module
 
 
+def _versions(dtype: Any) -> dict[Any, Any]:
+    ours = {getattr(module, name): own for module in (math, np) for name, own in functions.made(dtype).items()}
+    return {math: vector_math.made(dtype), np: _module(dtype, np), **ours}
+
+
+functions = PerPrecision(_functions)
 vector_math = PerPrecision(_module)
-exp = PerPrecision(lambda dtype: vars(vector_math.made(dtype))["exp"])
+versions = PerPrecision(_versions)      # of modules and functions, for ``scalar.compilable``
+exp = PerPrecision(lambda dtype: functions.made(dtype)["exp"])
