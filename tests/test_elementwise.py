@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import re
 import uuid
 from math import exp
 from typing import Any
@@ -175,13 +176,13 @@ def test_float32_functions_are_computed_in_float32(name: str) -> None:
     scalar = compiled_in(FUNCTIONS[name][0], np.float32)
     (overload,) = scalar.overloads.values()
     assert set(overload.signature.return_type) == {numba.float32}
-    assert "double" not in overload.library.get_llvm_str().split("define")[1]
+    assert "double" not in overload.library.get_llvm_str().split("define")[1]  # the first is the function itself
 
 
 def test_powers_with_whole_exponents_are_products() -> None:
     scalar = compiled_in(with_an_imported_name, np.float64)
     (code,) = scalar.inspect_llvm().values()
-    assert "pow" not in code
+    assert not re.search(r"call[^\n]*pow", code)
 
 
 def test_a_new_activation_compiles_nothing_else() -> None:
@@ -263,7 +264,8 @@ def test_a_changed_global_counts_for_the_next_objective() -> None:
     outputs = []
     for value in (2.0, 5.0):
         function.__globals__["c"] = value
-        outputs.append(float(rop.Sequential(rop.Linear(1, 1, bias=False), rop.Elementwise(function)).predict(w, x)[0, 0]))
+        net = rop.Sequential(rop.Linear(1, 1, bias=False), rop.Elementwise(function))
+        outputs.append(float(net.predict(w, x)[0, 0]))
     assert outputs == [2.0, 5.0]
 
 
@@ -283,7 +285,7 @@ def test_a_compiled_activation_is_found_again_by_the_next_process() -> None:
     first, second = (uuid.uuid4().int % 10**6 / 1000 for _ in range(2))
     for factor in (first, second):
         assert float(run_python(KEPT.format(factor=factor, before="")).stdout) == factor
-    refuse = "def refuse(*a, **k): raise SystemExit('compiled again')\nelementwise.compilable = refuse"
+    refuse = "def refuse(*a): raise SystemExit('compiled again')\nelementwise.KernelCache.save_overload = refuse"
     both = KEPT.format(factor=first, before=refuse) + KEPT.format(factor=second, before="")
     assert [float(line) for line in run_python(both).stdout.split()] == [first, second]
 
@@ -300,7 +302,9 @@ def test_its_name_stands_in_tables_and_messages() -> None:
     assert net.where(net.output) == "layer 2 (Elementwise wave)"
 
 
-@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"])
+@pytest.mark.parametrize(
+    "duplicate", [copy.deepcopy, lambda net: pickle.loads(pickle.dumps(net))], ids=["copy", "pickle"]
+)
 def test_nets_with_it_survive_copying(duplicate: Any) -> None:
     net = rop.Sequential(rop.Linear(2, 3), rop.Elementwise(bell, 1.0, 2.5), rop.Linear(3, 1))
     twin, x, w = duplicate(net), normal(0, (4, 2)), net.init(seed=1)

@@ -37,7 +37,7 @@ from rop.layers.relu import Rectifier
 
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
 APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
-SAMPLES = 17  # a whole tile of the engine's lanes and a piece of the next
+SAMPLES, FEW_SAMPLES = 17, 5  # a whole tile of the engine's lanes and a piece of the next; on images, where W is large
 
 Jet = tuple[Any, Any, Any]  # orders 0, 1, 2
 
@@ -121,11 +121,12 @@ class _WithInputs(Stand):
     def _inputs(self, x: Any, shapes: tuple[Shape, ...]) -> list[Any]:
         """Nodes of the given shapes; remembers their layers W and A."""
         self._shapes = shapes
+        self.samples = samples_for(shapes[0])
         self._W: list[Layer] = []
         self._A: list[Layer] = []
         nodes = []
         for shape in shapes:
-            columns, rows = SAMPLES * math.prod(shape[1:]), shape[0]
+            columns, rows = self.samples * math.prod(shape[1:]), shape[0]
             image = len(shape) == 3
             self._W.append(Conv2d(columns, rows, 1, bias=False) if image else Linear(columns, rows, bias=False))
             self._A.append(Conv2d(rows, rows, 1, bias=False) if image else Linear(rows, rows, bias=False))
@@ -135,8 +136,9 @@ class _WithInputs(Stand):
     def _data(self) -> np.ndarray:
         """The unit vectors: (B, B), or (B, B·H·W, H, W) for images."""
         pixels = self._shapes[0][1:]
-        columns = SAMPLES * math.prod(pixels)
-        return np.eye(columns).reshape(SAMPLES, *pixels, columns).transpose(0, -1, *range(1, 1 + len(pixels))).copy()
+        columns = self.samples * math.prod(pixels)
+        units = np.eye(columns).reshape(self.samples, *pixels, columns)
+        return np.ascontiguousarray(np.moveaxis(units, -1, 1))
 
     def _place_inputs(self, apart: bool, seed: int) -> None:
         """Inputs into W, the identity into A; and the direction scaled so that no input moves faster than 1."""
@@ -145,7 +147,7 @@ class _WithInputs(Stand):
         speed = 0.0
         for layer_w, layer_a, shape in zip(self._W, self._A, self._shapes, strict=True):
             (w_part,), (a_part,) = self.slices(layer_w), self.slices(layer_a)
-            self.w[w_part] = _values(shape, apart, rng).ravel()
+            self.w[w_part] = _values(shape, self.samples, apart, rng).ravel()
             self.w[a_part] = np.eye(shape[0]).ravel()
             u0, u1 = (vector[w_part].reshape(shape[0], -1) for vector in (self.w, self.v))
             speed = max(speed, float(np.abs(u1 + self.v[a_part].reshape(shape[0], -1) @ u0).max()))
@@ -180,11 +182,12 @@ class LayerStand(_WithInputs):
         outputs = math.prod(layer.output_shape(layer.describe(), *shapes))
         x = Input()
         y = layer(*self._inputs(x, shapes))
-        self._C, self._D = Linear(outputs, SAMPLES, bias=False), Linear(SAMPLES, SAMPLES, bias=False)
+        count = self.samples
+        self._C, self._D = Linear(outputs, count, bias=False), Linear(count, count, bias=False)
         net = Graph(x, self._D(self._C(Flatten()(y))))
-        super().__init__(net, NLL(reduction="sum"), self._data(), np.arange(SAMPLES), training=training, seed=seed)
+        super().__init__(net, NLL(reduction="sum"), self._data(), np.arange(count), training=training, seed=seed)
         (d_part,) = self.slices(self._D)
-        self.w[d_part] = np.eye(SAMPLES).ravel()
+        self.w[d_part] = np.eye(count).ravel()
         self._place_inputs(apart, seed)
         self.parts = {FORWARD: self.slices(self._C), TO_INPUT: [part for one in self._W for part in self.slices(one)]}
         if layer.parameter_shapes():
@@ -222,13 +225,18 @@ def has_kinks(layer: Layer) -> bool:
     return isinstance(layer, (Rectifier, MaxPool2d))
 
 
-def _values(shape: Shape, apart: bool, rng: np.random.Generator) -> np.ndarray:
+def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:
     """Inputs (channels, pixels of all samples): normal, or so far apart that no kink is near."""
     channels, pixels = shape[0], math.prod(shape[1:])
     if not apart:
-        return rng.standard_normal((channels, SAMPLES * pixels))
-    steps = np.stack([rng.permutation(max(pixels, 8))[:pixels] for _ in range(channels * SAMPLES)])
-    return APART * (steps - max(pixels, 8) // 2 + 0.5).reshape(channels, SAMPLES * pixels)
+        return rng.standard_normal((channels, samples * pixels))
+    steps = np.stack([rng.permutation(max(pixels, 8))[:pixels] for _ in range(channels * samples)])
+    return APART * (steps - max(pixels, 8) // 2 + 0.5).reshape(channels, samples * pixels)
+
+
+def samples_for(shape: Shape) -> int:
+    """How many samples a stand has for inputs of this shape."""
+    return SAMPLES if math.prod(shape[1:]) <= 4 else FEW_SAMPLES
 
 
 def drawn_point(net: Graph, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -265,6 +273,7 @@ def fitting_targets(loss: Loss, shape: Shape | None) -> tuple[Shape, np.ndarray]
     rng = np.random.default_rng(3)
     weight = getattr(loss, "weight", None)
     shape = tuple(shape) if shape is not None else (5 if weight is None else len(weight),)
+    samples = samples_for(shape)
     if hasattr(loss, "ignore_index"):
-        return shape, rng.integers(0, shape[0], (SAMPLES, *shape[1:]))
-    return shape, rng.uniform(0, 1, (SAMPLES, *shape))
+        return shape, rng.integers(0, shape[0], (samples, *shape[1:]))
+    return shape, rng.uniform(0, 1, (samples, *shape))

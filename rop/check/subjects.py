@@ -39,7 +39,7 @@ _some_ignored = np.where(np.arange(SAMPLES) % 4 == 1, -100, _classes)
 _weights = np.array([0.5, 2.0, 1.0, 0.7, 1.3])
 _fractions = _rng.uniform(0, 1, (SAMPLES, 4))
 _probabilities = _rng.dirichlet(np.ones(5), SAMPLES)
-_normal, _normal_images = _rng.standard_normal((SAMPLES, 4)), _rng.standard_normal((SAMPLES, 2, 2, 3))
+_normal, _normal_images = _rng.standard_normal((SAMPLES, 4)), _rng.standard_normal((SAMPLES, 2, 2, 2))
 
 
 def _plain(kind: Any, *arguments: Any) -> list[Maker]:
@@ -94,7 +94,7 @@ LOSSES: dict[str, list[Maker]] = {
         _loss(layers.NLL(weight=_weights), (5,), _some_ignored),
         _loss(layers.NLL(reduction="sum"), (3, 2, 2), _pixel_classes),
     ],
-    "MSE": [_loss(layers.MSE(), (4,), _normal), _loss(layers.MSE(reduction="sum"), (2, 2, 3), _normal_images)],
+    "MSE": [_loss(layers.MSE(), (4,), _normal), _loss(layers.MSE(reduction="sum"), (2, 2, 2), _normal_images)],
     "BCEWithLogits": [
         _loss(layers.BCEWithLogits(), (4,), _fractions),
         _loss(layers.BCEWithLogits(reduction="sum"), (4,), np.round(_fractions)),

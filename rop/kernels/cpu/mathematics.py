@@ -75,6 +75,7 @@ _LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
 
 
 limits: Any = ()                # bound per precision: the numbers above
+infinity: Any = np.inf          # likewise: a float64 among float32 would make all that follows float64
 expm1: Any = None
 
 
@@ -85,7 +86,7 @@ def _exp(x):
     r = (inside - n * ln2_high) - n * ln2_low
     half = power_of_two(n - 1)                               # n may be one too large for the exponent: two steps
     y = (half * series(r) + half) * 2
-    return x if x != x else (y if x >= low else 0.0) if x <= high else np.inf
+    return x if x != x else (y if x >= low else 0.0) if x <= high else infinity
 
 
 def _expm1(x):
@@ -95,7 +96,7 @@ def _expm1(x):
     r = (inside - n * ln2_high) - n * ln2_low
     half = power_of_two(n - 1)
     y = (half * series(r) + (half - 0.5)) * 2
-    return x if x != x else y if x <= high else np.inf
+    return x if x != x else y if x <= high else infinity
 
 
 def _tanh(x):
@@ -106,7 +107,7 @@ def _tanh(x):
 
 
 def _functions(dtype: Any) -> dict[str, Any]:
-    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype])}
+    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype]), "infinity": dtype(np.inf)}
     expm1 = _compiled(_expm1, dtype, **bind)
     return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1)}
 
