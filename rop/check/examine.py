@@ -52,6 +52,12 @@ class Row:
     def ok(self) -> bool:
         return not self.wrong
 
+    @property
+    def verdict(self) -> str:
+        """An identity relates this row to others: if nothing but an identity fails, the error may be theirs."""
+        itself = self.error is not None or self.difference is not None
+        return "ok" if self.ok else "at odds" if self.wrong == ("identity",) and itself else "WRONG"
+
 
 class Examination:
     """A stand in one precision."""
@@ -135,7 +141,8 @@ class Examination:
             exact = stand.raw(direction, self._ours)[k]
             curve = remembered(lambda r: stand.raw(direction, self._curve(r))[k - 1])
         estimate = extrapolated(curve, self._steps)
-        noise = 8 * float(np.finfo(self._dtype).eps) * float(np.linalg.norm(curve(0.0)))
+        whole = float(np.linalg.norm((self._ours.loss, self._ours.grad, self._ours.hvp)[k]))
+        noise = 8 * float(np.finfo(self._dtype).eps) * max(float(np.linalg.norm(curve(0.0))), 0.1 * whole)
         slope = None if stand.kinks else observed_order(curve, np.float64(exact), self._steps, noise)
         return _distance(estimate.value, exact) / self._size(exact, k), slope
 
@@ -161,9 +168,10 @@ class Examination:
         """⟨u, Hv⟩ = ⟨v, Hu⟩, E² = uᵀHu, H(c v) = c H v, for u in this part."""
         point, u = self._objective.at(self._w), self._other(direction)
         hu, hv, scaled = (np.float64(point.hvp(vector)) for vector in (u, self._v, self._scaled(FACTOR)))
+        usual = float(np.linalg.norm(hv) * np.linalg.norm(u) ** 2 / np.linalg.norm(self._v))  # of uᵀHu
         return max(
             self._unequal(_dot(self._v, hu), hv, u),
-            self._unequal(point.taylor(u).curvature, hu, u),
+            self._unequal(point.taylor(u).curvature, hu, u, usual),
             self._inhomogeneous(direction, scaled, self._factor * hv),
         )
 
@@ -189,10 +197,12 @@ class Examination:
     def _factor(self) -> float:
         return float(self._dtype.type(FACTOR))
 
-    def _unequal(self, value: float, vector: np.ndarray, other: np.ndarray) -> float:
-        """|value − ⟨vector, other⟩|, relative to the sizes of the terms of the product."""
+    def _unequal(self, value: float, vector: np.ndarray, other: np.ndarray, usual: float = 0.0) -> float:
+        """|value − ⟨vector, other⟩|, relative to the sizes of the terms of the product or, where they all but vanish,
+        to 1/1000 of the usual size or of ‖vector‖ ‖other‖."""
         a, b = np.float64(vector), np.float64(other)
-        return _not_nan(abs(value - a @ b) / max(float(np.abs(a) @ np.abs(b)), abs(value), 1e-30))
+        usual = max(usual, float(np.linalg.norm(a) * np.linalg.norm(b)))
+        return _not_nan(abs(value - a @ b) / max(float(np.abs(a) @ np.abs(b)), 1e-3 * usual, 1e-30))
 
     def _inhomogeneous(self, direction: str, scaled: np.ndarray, expected: np.ndarray) -> float:
         parts = self._stand.parts[direction]

@@ -16,9 +16,10 @@ Paint = Callable[[str, str], str]  # (text, colour's name) -> text
 COLUMNS = ("", "dtype", "direction", "order", "vs torch", "differences", "slope", "identities", "")
 LEGEND = """vs torch      against autograd's triple backward in float64, relative to the norm of the result
 differences   order k against extrapolated central differences of order k − 1, relative
-slope         of the error of central differences as their step is halved: 2 if right, 0 if wrong; exact: no error left
+slope         of the error of central differences as the step is halved: 2 if right, 0 if wrong; exact: rounding only
 identities    E¹ = ⟨∇f, v⟩, E² = vᵀHv, ⟨u, Hv⟩ = ⟨v, Hu⟩, D³f[u, v, v] both ways, Rᵏ(cv) = cᵏRᵏ(v): largest violation
 —             nothing to compare with"""
+AT_ODDS = "at odds       right by itself, but an identity that links it to another row fails: look for what is WRONG"
 
 
 class CheckFailed(RopError, AssertionError):
@@ -45,7 +46,8 @@ class Result:
     @property
     def wrong(self) -> tuple[Row | Derivative, ...]:
         """What is wrong, in the order in which to look at it."""
-        return tuple(found for found in (*self.derivatives, *self.rows) if not found.ok)
+        found = [found for found in (*self.derivatives, *self.rows) if not found.ok]
+        return tuple(sorted(found, key=lambda one: isinstance(one, Row) and one.verdict == "at odds"))
 
     def raise_if_wrong(self) -> None:
         """For tests: raises CheckFailed, an AssertionError, with the tables as its text."""
@@ -55,7 +57,7 @@ class Result:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; what is infinite or missing becomes None."""
         derivatives = [{**dataclasses.asdict(d), "error": d.error, "ok": d.ok} for d in self.derivatives]
-        rows = [{**dataclasses.asdict(row), "ok": row.ok} for row in self.rows]
+        rows = [{**dataclasses.asdict(row), "ok": row.ok, "verdict": row.verdict} for row in self.rows]
         return {"title": self.title, "ok": self.ok, "torch": self.torch, "derivatives": _finite(derivatives),
                 "rows": _finite(rows)}  # fmt: skip
 
@@ -79,7 +81,7 @@ class Result:
             parts.append(_derivative_table(self.derivatives, paint))
         if self.rows:
             parts.append(_row_table(self.rows, paint))
-            parts.append(paint(LEGEND, "dim") + "\n" + paint(_allowed(self.rows), "dim"))
+            parts.append(paint(_legend(self.rows), "dim"))
         if self.rows and self.torch is None:
             parts.append("torch is not installed: nothing was compared with it (pip install 'rop[torch]')")
         parts.append(paint(self.verdict(), "green" if self.ok else "red"))
@@ -116,8 +118,7 @@ def _row_table(rows: Sequence[Row], paint: Paint) -> str:
         slope = _slope(row)
         numbers = [_number(row.error), _number(row.difference), slope, _number(row.identity)]
         marks = [name in row.wrong for name in ("error", "difference", "slope", "identity")]
-        verdict = "ok" if row.ok else "WRONG"
-        cells.append(([*names, str(row.order), *numbers, verdict], [False] * 4 + marks + [not row.ok]))
+        cells.append(([*names, str(row.order), *numbers, row.verdict], [False] * 4 + marks + [not row.ok]))
     return _table(COLUMNS, cells, paint, left=(0, 1, 2, 8))
 
 
@@ -160,6 +161,11 @@ def _table(head: Sequence[str], cells: Cells, paint: Paint, left: Sequence[int])
 
 def _number(value: float | None) -> str:
     return "—" if value is None else f"{value:.1e}" if value else "0"
+
+
+def _legend(rows: Sequence[Row]) -> str:
+    odds = [AT_ODDS] if any(row.verdict == "at odds" for row in rows) else []
+    return "\n".join([LEGEND, *odds, _allowed(rows)])
 
 
 def _allowed(rows: Sequence[Row]) -> str:
