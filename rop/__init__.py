@@ -26,6 +26,7 @@ from rop.layers import (
     Concat,
     Conv2d,
     CrossEntropy,
+    Elementwise,
     Flatten,
     Identity,
     Layer,
@@ -43,7 +44,7 @@ from rop.layers import (
 )
 
 if TYPE_CHECKING:
-    from rop import datasets, eigen, kfac
+    from rop import check, datasets, eigen, kfac
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
@@ -57,7 +58,7 @@ __all__ = [
     # a network
     "Input", "Graph", "Sequential", "Layer",
     "Linear", "Conv2d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "Flatten", "Identity", "Add", "Concat",
-    "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "SiLU", "GELU", "Softmax", "LogSoftmax",
+    "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "SiLU", "GELU", "Elementwise", "Softmax", "LogSoftmax",
     "BatchNorm1d", "BatchNorm2d",
     # a loss
     "Loss", "CrossEntropy", "NLL", "MSE", "BCEWithLogits",
@@ -65,6 +66,8 @@ __all__ = [
     "Objective", "Point", "Jet",
     # its curvature
     "eigen", "kfac", "spectral_radius",
+    # its derivatives, checked
+    "check",
     # training
     "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
     "TrainingStopped", "TrainingInterrupted", "datasets",
@@ -85,7 +88,7 @@ _ON_FIRST_USE = {
     **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("datasets", "eigen", "kfac", "sklearn", "torch")
+_MODULES = ("check", "datasets", "eigen", "kfac", "sklearn", "torch")
 # Other libraries are not in __all__: `from rop import *` must not need them.
 _OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
 

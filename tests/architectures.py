@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.oracle import batch_statistics, differentiate, normalise
+from rop.reference import batch_statistics, differentiate, normalise
 
 # ---------------------------------------------------------------------------------------------------------------
 # the paper's two nets

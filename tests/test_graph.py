@@ -28,6 +28,7 @@ from rop.layers import (
     Concat,
     Conv2d,
     CrossEntropy,
+    Elementwise,
     Flatten,
     Identity,
     LeakyReLU,
@@ -43,6 +44,10 @@ from rop.layers import (
 
 def names(net: Graph) -> list[str]:
     return [slot.name for slot in net.slots]
+
+
+def _undefined(x: float) -> Any:
+    return x, x, x, missing  # type: ignore[name-defined]  # noqa: F821
 
 
 def usps_net() -> Sequential:
@@ -438,6 +443,9 @@ REFUSED: dict[type, list[tuple[tuple[Any, ...], str]]] = {
                 ((1j,), "negative_slope")],
     Softplus: [((0,), "beta"), ((-1.0,), "beta"), ((1.0, float("inf")), "threshold"), ((1.0, None), "threshold")],
     GELU: [(("exact",), "approximate"), ((None,), "approximate")],
+    Elementwise: [((1.0,), "function"), ((abs,), "function"), ((lambda x: x,), "four numbers"), ((lambda: 0,), "takes"),
+                  ((lambda x: (x, x, x, x), 1.0), "takes"), ((lambda x: (x, x, x, "x"),), "four numbers"),
+                  ((lambda x, a: (x, x, x, x), "a"), "parameter 1"), ((_undefined,), "missing")],
     Softmax: [((0,), "dim"), ((2,), "dim"), ((1.0,), "dim")],
     LogSoftmax: [((0,), "dim"), ((True,), "dim")],
     BatchNorm1d: [((0,), "num_features"), ((3, 0.0), "eps"), ((3, -1e-5), "eps"), ((3, 1e-5, 1.5), "momentum"),

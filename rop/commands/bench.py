@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rop.commands.common import FAILED, OK, USAGE, add_command, note_missing, positive
+from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
 
 
 def add(commands: Any) -> None:
@@ -148,22 +148,3 @@ def writable(options: argparse.Namespace) -> bool:
         print(f"rop bench: --json takes a file, {options.json} is a folder", file=sys.stderr)
         return False
     return True
-
-
-class Progress:
-    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self.live:
-            print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
-
-    def keep(self, text: str) -> None:
-        self.done()
-        print(text, file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""What commands share: exit codes, and how their parsers look."""
+"""What commands share: exit codes, how their parsers look, and a line that says what is going on."""
 
 from __future__ import annotations
 
@@ -45,3 +45,22 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 up, got {text!r}")
     return number
+
+
+class Progress:
+    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self.live:
+            print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
+
+    def keep(self, text: str) -> None:
+        self.done()
+        print(text, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -4,16 +4,35 @@ Order 0 keeps σ′, σ″, σ‴ at x⁰; every later pass, forward or backward
 """
 from __future__ import annotations
 
-import hashlib
-import inspect
+import re
+import types as pytypes
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
-from rop.kernels.compile import Kernel, formula, helper, kernel, loop, real
-from rop.kernels.cpu.mathematics import vector_math
+import numba
+import numpy as np
+from numba.core import types
+from numba.core.caching import NullCache
+from numba.core.ccallback import CFunc
+
+from rop.errors import ArgumentError
+from rop.kernels.compile import (
+    FORMULA_MATH,
+    OPTIONS,
+    Kernel,
+    KernelCache,
+    PerPrecision,
+    formula,
+    helper,
+    kernel,
+    loop,
+    real,
+)
+from rop.kernels.cpu.mathematics import versions
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import number_in
+from rop.kernels.scalar import compilable, identity
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
@@ -38,6 +57,9 @@ def _call_2(x, a, b):
     return function(x, a, b)
 
 
+_CALLS = _call_0, _call_1, _call_2
+
+
 def _activate(y, d1, d2, d3, x, a, b):
     for i in range(y.size):
         y[i], d1[i], d2[i], d3[i] = scalar(x[i], a, b)
@@ -49,13 +71,80 @@ def _activation(y, d1, d2, d3, x, count, a, b):
              real(number_in(a)), real(number_in(b)))
 
 
-@cache
-def activation(of: Callable[..., Any]) -> Kernel:
-    """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴)."""
-    adapter = (_call_0, _call_1, _call_2)[len(inspect.signature(of).parameters) - 1]
-    called = helper(adapter, function=formula(of, vector_math))
-    identity = hashlib.sha256(of.__code__.co_code + repr(of.__code__.co_consts).encode()).hexdigest()[:12]
-    return Kernel(_activation, f"elementwise.{of.__name__}-{identity}", activate=loop(_activate, scalar=called))
+class Activation(Kernel):
+    """The order-0 kernel of one scalar function. The first version of the function that compiles is used:
+    all numbers of the precision's type, or integers as they are, or also ``math`` and NumPy as they are."""
+
+    def __init__(self, of: Callable[..., Any], count: int):
+        known = identity(of)
+        self._of, self._count = of, count
+        self.cache = partial(KernelCache, slow=False) if known else lambda name: NullCache()
+        self._tag = re.sub(r"\W", "", of.__name__) + f"_{known or f'{id(of):x}'}"
+        super().__init__(_activation, f"elementwise.{self._tag}-{count}")
+
+    def _compile(self, dtype: Any) -> CFunc:
+        for whole_numbers, ours in ((False, True), (True, True), (True, False)):
+            scalar = partial(self._scalar, whole_numbers=whole_numbers, ours=ours)
+            # Names that no other activation has: compiled code is linked by name, across the processes that made it.
+            called = helper(_renamed(_CALLS[self._count], self._tag), function=PerPrecision(scalar))
+            body = helper(_activation, activate=loop(_renamed(_activate, self._tag), scalar=called))
+            try:
+                return self._entry(body.made(dtype), dtype)
+            except Exception as error:                  # Numba raises all kinds
+                refused = error
+        self._explain(scalar(dtype), dtype)
+        raise refused
+
+    def _scalar(self, dtype: Any, whole_numbers: bool, ours: bool) -> Any:
+        jit = numba.njit(fastmath=FORMULA_MATH, **OPTIONS)
+        copy = compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers)
+        return jit(_renamed(copy, self._tag))
+
+    def _explain(self, scalar: Any, dtype: Any) -> None:
+        """Says what is wrong with a function that does not compile into the kernel, in the words of its author."""
+        name, numbers = self._of.__name__, "four real numbers (f, f′, f″, f‴)"
+        real_type = numba.from_dtype(np.dtype(dtype))
+        try:
+            scalar.compile((real_type,) * (1 + self._count))
+        except Exception as error:
+            raise ArgumentError(f"Elementwise: function {name} does not compile: {essence(error)}") from error
+        (result,) = (overload.signature.return_type for overload in scalar.overloads.values())
+        if not isinstance(result, types.BaseTuple) or len(result) != 4:
+            raise ArgumentError(f"Elementwise: function {name} must return {numbers}, got {result} from the compiler")
+        wrong = [kind for kind in result if not isinstance(kind, (types.Float, types.Integer, types.Boolean))]
+        if wrong:
+            raise ArgumentError(f"Elementwise: function {name} must return {numbers}, got a {wrong[0]} among them")
+
+
+def _renamed(function: Callable[..., Any], tag: str) -> Callable[..., Any]:
+    copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{tag}",
+                                     function.__defaults__, function.__closure__)
+    copy.__module__, copy.__qualname__ = function.__module__, copy.__name__
+    return copy
+
+
+def essence(error: Exception) -> str:
+    """The line of Numba's page of text that says what is wrong, and where."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", ">>>")]
+    said = [line for line in lines if not line.startswith(("Failed in", "- Resolution failure", ">>>"))]
+    words = said[0].rstrip(":") if said else type(error).__name__
+    called = [line.removeprefix(">>> ") for line in lines if line.startswith(">>>")]
+    if words.endswith("for signature") and called:
+        words += f" {called[0]}"
+    where = re.search(r'File "([^"]*)", line (\d+):', text)
+    return words + (f" (line {where[2]} of {where[1]})" if where and "numba" not in where[1] else "")
+
+
+_activations: dict[Any, Activation] = {}
+
+
+def activation(of: Callable[..., Any], count: int) -> Activation:
+    """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters."""
+    key = identity(of) or of, count
+    if key not in _activations:
+        _activations[key] = Activation(of, count)
+    return _activations[key]
 
 
 # ------------------------------------------------------------------------------------- the orders, for all activations
