@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rop.layers.elementwise import Elementwise
+from rop.layers.elementwise import ACTIVATIONS, Elementwise
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -148,7 +148,7 @@ def apply(layer: Any, p: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
         return ELEMENTWISE[name](layer, x)
     if name in PARAMETER_FREE:
         return PARAMETER_FREE[name](layer, x)
-    if isinstance(layer, Elementwise):
+    if isinstance(layer, Elementwise) and name not in ACTIVATIONS:  # those of the package are torch's own, above
         return GivenDerivative.apply(x, layer, 0)
     return WITH_PARAMETERS[name](layer, p, x)
 

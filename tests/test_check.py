@@ -485,11 +485,11 @@ def test_a_point_and_direction_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: rop.check.layer(rop.Tanh), TypeError, "Tanh(...)"),  # type: ignore[arg-type]
+        (lambda: rop.check.layer(rop.Tanh), TypeError, "Tanh(...)"),
         (lambda: rop.check.layer(3), TypeError, "function"),  # type: ignore[arg-type]
-        (lambda: rop.check.loss(rop.Tanh()), TypeError, "loss"),  # type: ignore[arg-type]
+        (lambda: rop.check.loss(rop.Tanh()), TypeError, "loss"),
         (lambda: rop.check.loss(rop.MSE(), y=np.ones((3, 5))), ValueError, "17 samples"),
-        (lambda: rop.check.network(rop.Tanh(), rop.MSE(), 0, 0), TypeError, "Sequential"),  # type: ignore[arg-type]
+        (lambda: rop.check.network(rop.Tanh(), rop.MSE(), 0, 0), TypeError, "Sequential"),
         (lambda: rop.check.layer(rop.Tanh(), orders=[3]), ValueError, "orders"),
         (lambda: rop.check.layer(rop.Tanh(), dtypes=["float16"]), TypeError, "float16"),
         (lambda: rop.check.layer(rop.Linear(3, 2), shape=(4,)), ValueError, "expected input (batch, 3)"),

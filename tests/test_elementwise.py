@@ -213,7 +213,7 @@ def scoped(source: str, **names: Any) -> Any:
     return scope["f"]
 
 
-DIFFERENT = {
+DIFFERENT: dict[str, Any] = {
     "names": ("def f(x): return math.sin(x)", "def f(x): return math.cos(x)", {}, {}),
     "constants": ("def f(x): return x + 1.5", "def f(x): return x + 2.5", {}, {}),
     "types of constants": ("def f(x): return x + 1", "def f(x): return x + 1.0", {}, {}),

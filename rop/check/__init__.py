@@ -60,16 +60,15 @@ def layer(
     """
     from rop.check.stand import LayerStand, fitting_shapes
 
+    if isinstance(layer, type):
+        raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write {layer.__name__}(...)")
     if not isinstance(layer, Layer):
-        if isinstance(layer, type) and issubclass(layer, Layer):
-            raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write "
-                                    f"{layer.__name__}(...)")  # fmt: skip
         layer = Elementwise(layer)
     derivatives = _scalar(layer, x) if isinstance(layer, Elementwise) else []
     rows = []
     if engine:
         shapes = fitting_shapes(layer) if shape is None else (tuple(shape),) * max(1, layer.min_inputs)
-        rows = _rows(LayerStand(layer, shapes, training=training), type(layer).__name__, dtypes, orders)
+        rows = _rows(LayerStand(layer, shapes, training=training), _name(layer), dtypes, orders)
     return Result(_name(layer), tuple(rows), tuple(derivatives), torch_version())
 
 

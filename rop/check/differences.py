@@ -39,9 +39,9 @@ def central(curve: Curve, h: float, order: int = 1) -> np.ndarray:
         return sum(terms[1:], start=terms[0]) / h**order
 
 
-def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1) -> Estimate:
+def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1, eps: float = 2.2e-16) -> Estimate:
     """Ridders' method: Richardson's tableau over halved steps, and of all its entries the one that agrees best with its
-    two neighbours, for every number on its own.
+    two neighbours, for every number on its own; ``eps`` is the rounding of the curve.
 
     >>> estimate = extrapolated(lambda r: np.sin(1 + r), halvings(0.5, 8))
     >>> abs(float(estimate.value) - math.cos(1)) < 1e-12
@@ -49,6 +49,7 @@ def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1) -> Estima
     """
     row: list[np.ndarray] = []
     value = error = np.array(np.nan)
+    rounding = eps * np.abs(np.asarray(curve(0.0), np.float64)) * 2**order
     for i, h in enumerate(steps):
         above, row = row, [central(curve, h, order)]
         if i == 0:
@@ -56,6 +57,7 @@ def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1) -> Estima
         for j in range(1, i + 1):
             row.append(row[j - 1] + (row[j - 1] - above[j - 1]) / (4**j - 1))
             found = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - above[j - 1]))
+            found = np.maximum(found, rounding / h**order)  # no agreement by chance counts for more
             better = found < error
             value, error = np.where(better, row[j], value), np.where(better, found, error)
     return Estimate(value, error)

@@ -93,13 +93,19 @@ class Examination:
     @cached_property
     def _theirs(self) -> Answers:
         """torch's, in float64, for exactly the same numbers."""
+        import torch
+
         from rop.reference import reference
 
-        stand = self._stand
-        found = reference(stand.net, stand.loss, self._x, self._y, self._w, self._v, training=stand.training,
-                          state=stand.state or None)  # fmt: skip
+        stand, threads = self._stand, torch.get_num_threads()
+        torch.set_num_threads(1)  # on networks as small as these, more of them wait for each other
+        try:
+            found = reference(stand.net, stand.loss, self._x, self._y, self._w, self._v, training=stand.training,
+                              state=stand.state or None)  # fmt: skip
+        finally:
+            torch.set_num_threads(threads)
         v = self._v.astype(np.float64)
-        return Answers(found.loss, found.grad @ v, found.hvp @ v, found.grad, found.hvp, found.r2)
+        return Answers(found.loss, float(found.grad @ v), float(found.hvp @ v), found.grad, found.hvp, found.r2)
 
     # ------------------------------------------------------------------------------------------------------------ a row
     def _row(self, subject: str, direction: str, k: int) -> Row:
@@ -140,9 +146,10 @@ class Examination:
         else:
             exact = stand.raw(direction, self._ours)[k]
             curve = remembered(lambda r: stand.raw(direction, self._curve(r))[k - 1])
-        estimate = extrapolated(curve, self._steps)
+        eps = float(np.finfo(self._dtype).eps)
+        estimate = extrapolated(curve, self._steps, eps=eps)
         whole = float(np.linalg.norm((self._ours.loss, self._ours.grad, self._ours.hvp)[k]))
-        noise = 8 * float(np.finfo(self._dtype).eps) * max(float(np.linalg.norm(curve(0.0))), 0.1 * whole)
+        noise = 8 * eps * max(float(np.linalg.norm(curve(0.0))), 0.1 * whole)
         slope = None if stand.kinks else observed_order(curve, np.float64(exact), self._steps, noise)
         return _distance(estimate.value, exact) / self._size(exact, k), slope
 

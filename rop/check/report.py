@@ -46,7 +46,8 @@ class Result:
     @property
     def wrong(self) -> tuple[Row | Derivative, ...]:
         """What is wrong, in the order in which to look at it."""
-        found = [found for found in (*self.derivatives, *self.rows) if not found.ok]
+        everything: list[Any] = [*self.derivatives, *self.rows]
+        found = [one for one in everything if not one.ok]
         return tuple(sorted(found, key=lambda one: isinstance(one, Row) and one.verdict == "at odds"))
 
     def raise_if_wrong(self) -> None:
@@ -98,8 +99,9 @@ def worst(rows: Iterable[Row]) -> list[Row]:
 
 
 def _worse(a: Row, b: Row) -> Row:
-    largest = {name: max((v for v in (getattr(a, name), getattr(b, name)) if v is not None), default=None)
-               for name in ("error", "difference", "identity")}  # fmt: skip
+    largest: dict[str, Any] = {}
+    for name in ("error", "difference", "identity"):
+        largest[name] = max((v for v in (getattr(a, name), getattr(b, name)) if v is not None), default=None)
     slopes = [row.slope for row in (a, b) if row.slope is not None]
     slope = max(slopes, key=lambda slope: abs(slope - 2)) if slopes else None
     return dataclasses.replace(a, **largest, slope=slope, wrong=tuple(dict.fromkeys((*a.wrong, *b.wrong))))
@@ -125,16 +127,22 @@ def _row_table(rows: Sequence[Row], paint: Paint) -> str:
 def _slope(row: Row) -> str:
     if row.difference is None:
         return "—"
-    return "exact" if row.slope is None and row.ok else "—" if row.slope is None else f"{row.slope:.2f}"
+    if row.slope is None:
+        return "exact" if row.ok else "—"
+    return f"{round(row.slope, 2) + 0.0:.2f}"  # + 0.0: no minus before a zero
 
 
 def _derivative_table(found: Sequence[Derivative], paint: Paint) -> str:
-    head = ("", "compared with", "worst at x", "given", "expected", "off by", "wrong at", "")
+    names = list(dict.fromkeys(d.function for d in found))
+    one = len(names) == 1
+    head = (names[0] if one else "", "compared with", "worst at x", "given", "expected", "off by", "wrong at", "")
     cells = []
     for d in found:
         verdict = "ok" if d.ok else "WRONG" + (f": {d.hint}" if d.hint else "")
-        numbers = [f"{d.x:.4f}", f"{d.given:.8g}", f"{d.expected:.8g}", _number(d.error), f"{d.wrong} of {d.points}"]
-        cells.append(([d.name, d.compared_with, *numbers, verdict], [False] * 2 + [not d.ok] * 6))
+        where = ["—"] * 3 if d.ok else [f"{d.x:.4f}", f"{d.given:.8g}", f"{d.expected:.8g}"]
+        numbers = [*where, _number(d.error), f"{d.wrong} of {d.points}"]
+        name = d.name if one else f"{d.function} {d.name}"
+        cells.append(([name, d.compared_with, *numbers, verdict], [False] * 2 + [not d.ok] * 6))
     return _table(head, cells, paint, left=(0, 1, 7))
 
 

@@ -1,4 +1,4 @@
-"""A scalar function, such as a user's own activation: who it is, and copies of it that compile.
+"""A scalar function, such as a user's own activation: who it is, copies of it that compile, and why one does not.
 
 The function may be written anywhere (a module, a notebook, a closure) and call ``math``, NumPy and other functions,
 plain or compiled. ``compilable`` makes a copy in which all of that is something the compiler knows, for one precision;
@@ -10,12 +10,16 @@ from __future__ import annotations
 import builtins
 import dis
 import hashlib
+import re
 import types as pytypes
 from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+import numba
 import numpy as np
+
+from rop.errors import ArgumentError
 
 Function = Callable[..., Any]
 
@@ -93,30 +97,32 @@ def _known_to_numba(function: Any) -> bool:
 
 # --------------------------------------------------------------------------------------------------- a copy to compile
 def compilable(function: Function, dtype: Any, jit: Callable[[Function], Any],
-               versions: Mapping[Any, Any] | None = None, whole_numbers: bool = False) -> Function:
+               versions: Mapping[Any, Any] | None = None, whole_numbers: bool = False, tag: str = "") -> Function:
     """A copy of the function for the precision ``dtype``.
 
     Numbers in it (literals, globals, defaults, what it encloses) take the type ``dtype``: otherwise ``1 - y * y`` would
     be float64 for a float32 y. With ``whole_numbers`` integers stay integers, for functions that count or index.
     Functions that it calls are copied likewise and compiled with ``jit``; modules and functions that are keys of
-    ``versions`` are replaced by the values.
+    ``versions`` are replaced by the values. ``tag`` is added to the names of the copies.
     """
-    return _Copies(dtype, jit, versions or {}, whole_numbers).copy(_plain(function))
+    return _Copies(dtype, jit, versions or {}, whole_numbers, tag).copy(_plain(function))
 
 
 class _Copies:
     """The copies of a function and of all that it calls; each is made once, so recursion ends."""
 
-    def __init__(self, dtype: Any, jit: Callable[[Function], Any], versions: Mapping[Any, Any], whole_numbers: bool):
-        self._dtype, self._jit, self._versions, self._whole = dtype, jit, versions, whole_numbers
+    def __init__(self, dtype: Any, jit: Callable[[Function], Any], versions: Mapping[Any, Any], whole_numbers: bool,
+                 tag: str):
+        self._dtype, self._jit, self._versions, self._whole, self._tag = dtype, jit, versions, whole_numbers, tag
         self._compiled: dict[pytypes.FunctionType, Any] = {}
 
     def copy(self, function: pytypes.FunctionType) -> pytypes.FunctionType:
         # The module of the copy exists in every process, wherever the original was written: cached code names it.
         scope: dict[str, Any] = {"__builtins__": builtins, "__name__": __name__}
         cells = tuple(pytypes.CellType() for _ in function.__closure__ or ())
-        copy = pytypes.FunctionType(self._code(function.__code__), scope, function.__name__, None, cells)
-        copy.__module__, copy.__qualname__ = __name__, function.__name__
+        name = f"{function.__name__}_{self._tag}"
+        copy = pytypes.FunctionType(self._code(function.__code__), scope, name, None, cells)
+        copy.__module__ = __name__
         copy.__defaults__ = self.value(function.__defaults__)
         self._compiled.setdefault(function, self._jit(copy))
         scope.update((name, self.value(value)) for name, value in _used_globals(function))
@@ -160,3 +166,37 @@ class _Copies:
 def _plain(function: Any) -> pytypes.FunctionType:
     """The Python function behind one that is compiled already."""
     return getattr(function, "py_func", function)
+
+
+# --------------------------------------------------------------------------------------------- what is wrong with one
+def refusal(function: Function, compiled: Any, arguments: tuple[Any, ...]) -> ArgumentError | None:
+    """What is wrong with an activation that did not compile into its kernel, in a line; ``compiled`` is the function
+    alone, for arguments of these types."""
+    owner, four = f"Elementwise: function {function.__name__}", "four real numbers (f, f′, f″, f‴)"
+    try:
+        compiled.compile(arguments)
+    except Exception as error:                                  # Numba raises all kinds
+        return ArgumentError(f"{owner} does not compile: {essence(error)}")
+    (result,) = (overload.signature.return_type for overload in compiled.overloads.values())
+    if not isinstance(result, numba.types.BaseTuple) or len(result) != 4:
+        return ArgumentError(f"{owner} must return {four}, the compiler finds {result}")
+    real = numba.types.Float, numba.types.Integer, numba.types.Boolean
+    others = [kind for kind in result if not isinstance(kind, real)]
+    return ArgumentError(f"{owner} must return {four}, the compiler finds a {others[0]} among them") if others else None
+
+
+def essence(error: Exception) -> str:
+    """The line of Numba's page of text that says what is wrong, and where.
+
+    >>> essence(Exception("Failed in nopython mode pipeline (step: nopython frontend)\\nUntyped global name 'k'"))
+    "Untyped global name 'k'"
+    """
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", ">>>")]
+    said = [line for line in lines if not line.startswith(("Failed in", "- Resolution failure", ">>>"))]
+    words = said[0].rstrip(":") if said else type(error).__name__
+    called = [line.removeprefix(">>> ") for line in lines if line.startswith(">>>")]
+    if words.endswith("for signature") and called:
+        words += f" {called[0]}"
+    where = re.search(r'File "([^"]*)", line (\d+):', text)
+    return words + (f" (line {where[2]} of {where[1]})" if where and "numba" not in where[1] else "")

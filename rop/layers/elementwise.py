@@ -233,7 +233,10 @@ class GELU(Elementwise):
         self._set(approximate=approximate, function=gelu_tanh if approximate == "tanh" else gelu)
 
 
-ACTIVATIONS: dict[str, type[Elementwise]] = {"Softplus": Softplus, "GELU": GELU}
+ACTIVATIONS: dict[str, Any] = {  # layer classes that take no arguments, or have defaults for all
+    "Softplus": Softplus,
+    "GELU": GELU,
+}
 
 
 def _activation(name: str, function: Scalar) -> Any:

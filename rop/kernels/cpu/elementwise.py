@@ -12,11 +12,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
 from numba.core.caching import NullCache
 from numba.core.ccallback import CFunc
 
-from rop.errors import ArgumentError
 from rop.kernels.compile import (
     FORMULA_MATH,
     OPTIONS,
@@ -32,7 +30,7 @@ from rop.kernels.compile import (
 from rop.kernels.cpu.mathematics import versions
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import number_in
-from rop.kernels.scalar import compilable, identity
+from rop.kernels.scalar import compilable, identity, refusal
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
@@ -79,61 +77,30 @@ class Activation(Kernel):
         known = identity(of)
         self._of, self._count = of, count
         self.cache = partial(KernelCache, slow=False) if known else lambda name: NullCache()
-        self._tag = re.sub(r"\W", "", of.__name__) + f"_{known or f'{id(of):x}'}"
+        self._tag = re.sub(r"\W", "", of.__name__) + "_" + (known or f"{id(of):x}")
         super().__init__(_activation, f"elementwise.{self._tag}-{count}")
 
     def _compile(self, dtype: Any) -> CFunc:
         for whole_numbers, ours in ((False, True), (True, True), (True, False)):
             scalar = partial(self._scalar, whole_numbers=whole_numbers, ours=ours)
-            # Names that no other activation has: compiled code is linked by name, across the processes that made it.
-            called = helper(_renamed(_CALLS[self._count], self._tag), function=PerPrecision(scalar))
-            body = helper(_activation, activate=loop(_renamed(_activate, self._tag), scalar=called))
+            called = helper(self._own(_CALLS[self._count]), function=PerPrecision(scalar))
+            body = helper(self._own(_activation), activate=loop(self._own(_activate), scalar=called))
             try:
                 return self._entry(body.made(dtype), dtype)
             except Exception as error:                  # Numba raises all kinds
                 refused = error
-        self._explain(scalar(dtype), dtype)
-        raise refused
+        raise refusal(self._of, scalar(dtype), (numba.from_dtype(np.dtype(dtype)),) * (1 + self._count)) or refused
 
     def _scalar(self, dtype: Any, whole_numbers: bool, ours: bool) -> Any:
         jit = numba.njit(fastmath=FORMULA_MATH, **OPTIONS)
-        copy = compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers)
-        return jit(_renamed(copy, self._tag))
+        return jit(compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers, self._tag))
 
-    def _explain(self, scalar: Any, dtype: Any) -> None:
-        """Says what is wrong with a function that does not compile into the kernel, in the words of its author."""
-        name, numbers = self._of.__name__, "four real numbers (f, f′, f″, f‴)"
-        real_type = numba.from_dtype(np.dtype(dtype))
-        try:
-            scalar.compile((real_type,) * (1 + self._count))
-        except Exception as error:
-            raise ArgumentError(f"Elementwise: function {name} does not compile: {essence(error)}") from error
-        (result,) = (overload.signature.return_type for overload in scalar.overloads.values())
-        if not isinstance(result, types.BaseTuple) or len(result) != 4:
-            raise ArgumentError(f"Elementwise: function {name} must return {numbers}, got {result} from the compiler")
-        wrong = [kind for kind in result if not isinstance(kind, (types.Float, types.Integer, types.Boolean))]
-        if wrong:
-            raise ArgumentError(f"Elementwise: function {name} must return {numbers}, got a {wrong[0]} among them")
-
-
-def _renamed(function: Callable[..., Any], tag: str) -> Callable[..., Any]:
-    copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{tag}",
-                                     function.__defaults__, function.__closure__)
-    copy.__module__, copy.__qualname__ = function.__module__, copy.__name__
-    return copy
-
-
-def essence(error: Exception) -> str:
-    """The line of Numba's page of text that says what is wrong, and where."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
-    lines = [line.strip() for line in text.splitlines() if line.strip() not in ("", ">>>")]
-    said = [line for line in lines if not line.startswith(("Failed in", "- Resolution failure", ">>>"))]
-    words = said[0].rstrip(":") if said else type(error).__name__
-    called = [line.removeprefix(">>> ") for line in lines if line.startswith(">>>")]
-    if words.endswith("for signature") and called:
-        words += f" {called[0]}"
-    where = re.search(r'File "([^"]*)", line (\d+):', text)
-    return words + (f" (line {where[2]} of {where[1]})" if where and "numba" not in where[1] else "")
+    def _own(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under a name that no other activation has: compiled code is linked by name, also code that
+        different processes have left in the cache."""
+        copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{self._tag}")
+        copy.__module__ = function.__module__
+        return copy
 
 
 _activations: dict[Any, Activation] = {}
