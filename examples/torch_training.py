@@ -1,7 +1,7 @@
 """A PyTorch net on handwritten digits, trained with plain SGD and with the spectral radius as a penalty.
 
     pip install '.[torch,train]'
-    python examples/torch_training.py --epochs 30 --mu 0.01
+    python examples/torch_training.py --epochs 20 --mu 0.02
 
 Both start from the same parameters and see the same batches. ρ is the spectral radius of the Hessian of the loss on the
 whole training set; the time is that of the training alone, the first step's compilation included.
@@ -24,18 +24,17 @@ HEADER = f"{'trained with':16}{'epoch':>6}{'loss':>10}{'accuracy, %':>13}{'rho':
 
 
 class Net(nn.Module):
-    """Two convolutions with batchnorm and a residual connection, on 8×8 images."""
+    """Two convolutions, a residual connection and two linear layers, on 8×8 images."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
-        self.conv2, self.bn2 = nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
-        self.fc = nn.Linear(8 * 4 * 4, 10)
+        self.conv1, self.conv2 = nn.Conv2d(1, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.hidden, self.output = nn.Linear(8 * 4 * 4, 32), nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
-        x = F.relu(self.bn2(self.conv2(x)) + x)
-        return self.fc(torch.flatten(x, 1))
+        x = F.max_pool2d(F.relu(self.conv1(x)), 2)
+        x = F.relu(self.conv2(x) + x)
+        return self.output(F.relu(self.hidden(torch.flatten(x, 1))))
 
 
 def plain(module: nn.Module, base: torch.optim.Optimizer) -> Step:
@@ -78,15 +77,16 @@ def train(name: str, module: nn.Module, step: Step, options: argparse.Namespace)
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--every", type=int, default=10, help="epochs from line to line (default 10)")
     parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--mu", type=float, default=0.01, help="weight of the penalty")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--mu", type=float, default=0.02, help="weight of the penalty")
     parser.add_argument("--K", type=float, default=0.0, help="the spectral radius that is free")
-    parser.add_argument("--solver", default="power", help="power, track, lanczos, lobpcg (default power)")
+    parser.add_argument("--solver", default="track", help="track, power, lanczos, lobpcg (default track)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # threads of so small a net only wait for each other
     print(HEADER)
     for name in ("SGD", "SpectralRadius"):
         torch.manual_seed(options.seed)

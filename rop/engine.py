@@ -97,7 +97,7 @@ class Objective:
         self.device = check_device(device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
         limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
-        self.memory_limit = check_int("Objective", "memory_limit", limit)
+        self.memory_limit = check_int("Objective", "memory_limit", limit, maximum=2**63 - 1)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
         self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
         self._bind(x, y)

@@ -11,13 +11,18 @@ from typing import NamedTuple
 import pytest
 
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
-BLOCK = re.compile(r"^```(\w*)(?: (\S+))?\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
 class Block(NamedTuple):
     kind: str  # "python", "text", "sh"
-    file: str  # the file it shows, after the kind: ```python my_net.py
     content: str
+
+    @property
+    def file(self) -> str | None:
+        """The file that it shows, if its first line is a comment with a name."""
+        named = re.match(r"# (\w+\.py)\n", self.content)
+        return named[1] if named else None
 
 
 def blocks(text: str) -> list[Block]:

@@ -211,8 +211,9 @@ def test_forwards(what: str) -> None:
     "module",
     [nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.Dropout(0.0)),
      nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, eps=0.1, momentum=0.5, affine=False), nn.Softmax(-1)),
-     nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.SiLU()), nn.Sequential(nn.GELU("tanh"), nn.LogSoftmax(1)))],
-    ids=["one layer", "nothing", "batchnorm", "nested"],
+     nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.SiLU()), nn.Sequential(nn.GELU("tanh"), nn.LogSoftmax(1))),
+     nn.DataParallel(nn.Linear(6, 3))],
+    ids=["one layer", "nothing", "batchnorm", "nested", "wrapped"],
 )  # fmt: skip
 def test_modules(module: nn.Module) -> None:
     x = torch.randn(7, 6)
@@ -287,6 +288,7 @@ def function(forward: Callable[..., Any]) -> Callable[[], nn.Module]:
 
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "not a module": (lambda: np.zeros(3), ("nn.Module", "ndarray")),
+    "scripted": (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), ("scripted", "made from")),
     "unknown layer": (lambda: nn.Sequential(nn.Sequential(nn.ELU())), ("0.0 (ELU)", "no such layer", "CONTRIBUTING")),
     "dropout": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)), ("1 (Dropout)", "p=0.3", "eval()")),
     "dropout function": (function(lambda m, x: F.dropout(m.fc(x), 0.5)), ("1 (torch.nn.functional.dropout", "eval()")),
@@ -303,7 +305,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "two precisions": (two_precisions, ("float32", "float64", "module.double()")),
     "half precision": (lambda: nn.Linear(2, 2).half(), ("float16",)),
     "no shape yet": (lambda: nn.Sequential(nn.LazyLinear(3)), ("0.weight", "run the module")),
-    "branch on values": (function(lambda m, x: x if x.sum() > 0 else -x), ("torch.fx cannot trace", "control flow")),
+    "branch on values": (function(lambda m, x: x if x.sum() > 0 else -x),
+                         ("1 (Function): torch.fx cannot trace", "control flow")),
     "two inputs": (lambda: nn.Bilinear(2, 2, 2), ("one input", "input1", "input2")),
     "two outputs": (function(lambda m, x: (m.fc(x), x)), ("output", "one value")),
     "product": (function(lambda m, x: m.fc(x) * x), ("1 (operator.mul", "products of values")),
@@ -319,6 +322,9 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "method": (function(lambda m, x: m.fc(x).exp()), ("1 (Tensor.exp", "no such layer")),
     "view changed in place": (function(lambda m, x: overwritten(m.fc(x))), ("1 (operator.add", "in place")),
     "window of another size": (function(lambda m, x: F.avg_pool2d(m.fc(x), x.size(2))), ("avg_pool2d", "a size of")),
+    "unknown argument": (function(lambda m, x: torch.softmax(m.fc(x), 1, out=x)), ("1 (torch.softmax", "out=")),
+    "weights of two strides": (lambda: Function(lambda m, x: m.conv(F.conv2d(x, m.conv.weight, m.conv.bias, 2)),
+                                                conv=nn.Conv2d(1, 1, 1)), ("conv_1.weight", "conv.weight", "whole")),
     "nothing computed": (lambda: Function(lambda m, x: x), ("output", "computes")),
 }  # fmt: skip
 
@@ -329,6 +335,7 @@ def overwritten(y: Tensor) -> Tensor:
     return flat + y
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_be_translated_is_refused_by_path_and_operation(what: str) -> None:
     make, words = REFUSED[what]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -225,6 +229,16 @@ def test_learning_rate_schedulers_work_on_the_base_optimizer() -> None:
     np.testing.assert_allclose(flat(module), before - 0.2 * gradient(module), rtol=1e-12)
 
 
+def test_settings_can_change_between_steps() -> None:
+    module, x, y = problem()
+    opt = made(module, mu=0.1)
+    opt.backward(x, y)
+    assert opt.penalised
+    opt.regularizer = dataclasses.replace(opt.regularizer, K=1e6)
+    opt.backward(x, y)
+    assert not opt.penalised and "K=1000000.0" in repr(opt)
+
+
 def test_schedules_count_steps() -> None:
     module, x, y = problem()
     seen: list[tuple[int, int]] = []
@@ -306,6 +320,9 @@ def frozen() -> nn.Module:
         (lambda m: made(m).load_state_dict({"v": 1}), ("state_dict", "steps")),
         (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD(smooth().parameters())),
          ("base_optimizer", "module.parameters()")),
+        (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.LBFGS(m.parameters())), ("LBFGS", "SGD")),
+        (lambda m: setattr(made(m), "regularizer", 0.1), ("rop.SpectralRadius", "0.1")),
+        (lambda m: made(m).step(np.zeros((2, 3), int), np.zeros(2, int)), ("x", "int64")),
         (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD), ("base_optimizer", "torch.optim.SGD(")),
     ],
 )  # fmt: skip
@@ -332,3 +349,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
     with pytest.raises(rop.RopError):
         opt.step(x, y)
     np.testing.assert_array_equal(flat(module), before)
+
+
+def test_the_example_runs() -> None:
+    example = Path(__file__).parents[1] / "examples" / "torch_training.py"
+    command = [sys.executable, str(example), "--epochs", "4", "--every", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    header, *rows = done.stdout.splitlines()
+    assert header.split()[-1] == "seconds" and [row.split()[0] for row in rows] == ["SGD", "SpectralRadius"]
+    assert all(len(row) == len(header) and float(row.split()[3]) > 50 for row in rows)  # aligned, and learning

@@ -21,15 +21,15 @@ Pair = tuple[int, int]
 LARGEST = 2**31 - 1
 
 
-def check_int(owner: str, name: str, value: Any, minimum: int = 1) -> int:
-    """An integer in [minimum, LARGEST]; True and 3.0 are not integers."""
+def check_int(owner: str, name: str, value: Any, minimum: int = 1, maximum: int = LARGEST) -> int:
+    """An integer in [minimum, maximum]; True and 3.0 are not integers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         raise ArgumentTypeError(f"{owner}: {name} must be an integer, got {value!r} ({type(value).__name__})")
     value = operator.index(value)
     if value < minimum:
         raise ArgumentError(f"{owner}: {name} must be at least {minimum}, got {value}")
-    if value > LARGEST:
-        raise ArgumentError(f"{owner}: {name} must be at most {LARGEST}, got {value}")
+    if value > maximum:
+        raise ArgumentError(f"{owner}: {name} must be at most {maximum}, got {value}")
     return value
 
 

@@ -93,8 +93,8 @@ def no_dropout(walk: Walk, input: Any, p: float = 0.5, training: bool = True, in
     return walk.apply(dropout(p, training), input, name="dropout", inplace=inplace)
 
 
-@rule("contiguous", "clone")
-def same(walk: Walk, input: Any, **options: Any) -> Any:
+@rule("contiguous")
+def same(walk: Walk, input: Any, memory_format: Any = None) -> Any:
     return input
 
 
@@ -145,7 +145,8 @@ def max_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, pad
 def avg_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
                count_include_pad: bool = True, divisor_override: Any = None) -> Node:
     refuse_differences("AvgPool2d", {"divisor_override": divisor_override})
-    if kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,)))):
+    whole = kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,))))
+    if whole and stride is None and padding == 0:
         return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")
     layer = AvgPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode,
                       count_include_pad=count_include_pad)

@@ -65,14 +65,14 @@ class SpectralRadius:
         if not isinstance(base_optimizer, Optimizer):
             raise ArgumentTypeError("SpectralRadius: expected base_optimizer as an optimizer of torch, such as "
                                     f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}")
-        self.regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
+        regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
         self._memory_limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
         self._bound: dict[bool, _Bound] = {}  # by the module's mode
         first = self._bind()
         _check_optimizer(base_optimizer, module)
         size, dtype = first.traced.net.size, first.traced.dtype
-        self._penalty = Penalty(self.regularizer, size, dtype, check_int("SpectralRadius", "seed", seed, minimum=0))
+        self._penalty = Penalty(regularizer, size, dtype, check_int("SpectralRadius", "seed", seed, minimum=0))
         self._preconditioner: Any = None
         self.steps, self.epoch = 0, 1
         self.rho, self.penalised = float("nan"), False
@@ -95,7 +95,7 @@ class SpectralRadius:
                    for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol)))
         self.found, added = None, None
         if mu:
-            rate = max(float(group["lr"]) for group in self.param_groups)
+            rate = max(float(group.get("lr", 0.0)) for group in self.param_groups)
             self.found, added = self._penalty.at(p, self.steps, mu=mu, tol=tol, rate=rate,
                                                  preconditioner=self._refreshed(p))
             self.rho = self.found.rho
@@ -127,6 +127,18 @@ class SpectralRadius:
         return self._bound[mode]
 
     # ------------------------------------------------------------------------------------------ what optimizers offer
+    @property
+    def regularizer(self) -> optim.SpectralRadius:
+        """The penalty's settings. To change one between steps: opt.regularizer = replace(opt.regularizer, mu=0.02),
+        with dataclasses.replace."""
+        return self._penalty.regularizer
+
+    @regularizer.setter
+    def regularizer(self, value: optim.SpectralRadius) -> None:
+        if not isinstance(value, optim.SpectralRadius):
+            raise ArgumentTypeError(f"SpectralRadius: expected regularizer as a rop.SpectralRadius, got {value!r}")
+        self._penalty.regularizer = value
+
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Those of the base optimizer."""
@@ -195,7 +207,7 @@ class _Bound:
 
     def objective(self, x: np.ndarray, y: np.ndarray) -> Objective:
         """f on this batch; buffers are kept from batch to batch while the statistics it reads stay what they are."""
-        traced, x, training = self.traced, x.astype(self.traced.dtype, copy=False), self.training
+        traced, training = self.traced, self.training
         state = {} if training else traced.state()
         same = self._objective is not None and set(state) == set(self._state) and all(
             np.array_equal(self._state[name], state[name]) for name in state)
@@ -250,6 +262,9 @@ def _check_trainable(traced: Traced) -> None:
 
 
 def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
+    if isinstance(base_optimizer, torch.optim.LBFGS):
+        raise ArgumentError("SpectralRadius: LBFGS evaluates the loss by itself, several times a step; expected a "
+                            "base_optimizer that takes one gradient, such as SGD or Adam")
     known = {id(parameter) for parameter in module.parameters()}
     for group in base_optimizer.param_groups:
         if any(id(parameter) not in known for parameter in group["params"]):

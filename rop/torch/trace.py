@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
-from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph, Input, Node
 from rop.layers import Flatten, Identity
 from rop.layers.base import Layer
@@ -83,19 +83,29 @@ def trace(module: nn.Module) -> Traced:
     """The net of a module together with the tensors its parameters and statistics come from."""
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(f"from_torch: expected an nn.Module, got {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ArgumentTypeError("from_torch: expected an nn.Module with a forward in Python, got a scripted one; give "
+                                "the module it was made from")
+    module = _unwrapped(module)
     if type(module) in KINDS:
         module = nn.Sequential(module)  # a single layer has a name, too
     dtype = _dtype(module)
     walk = Walk(module, _fx_graph(module))
     net = Graph(walk.input, walk.output, walk.names())
-    used = {id(layer) for layer in net.layers}
     parameters = tuple(walk.tensors[slot.layer][slot.key] for slot in net.slots)
     _check_parameters(net, parameters)
-    statistics = [(net.name_of(layer), tensors) for layer, tensors in walk.tensors.items()
-                  if id(layer) in used and "running_mean" in tensors]
-    buffers = {f"{name}.{key}": tensors[key] for name, tensors in statistics for key in ("running_mean", "running_var")}
-    counters = tuple(tensors["num_batches_tracked"] for _, tensors in statistics if "num_batches_tracked" in tensors)
+    normalised = [layer for layer in net.layers if layer.initial_state()]
+    buffers = {f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised
+               for key in layer.initial_state()}
+    counters = tuple(walk.tensors[layer]["num_batches_tracked"] for layer in normalised)
     return Traced(net, parameters, buffers, counters, dtype)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch.compile(...) or nn.DataParallel(...)."""
+    while isinstance(module, nn.DataParallel) or hasattr(module, "_orig_mod"):
+        module = module.module if isinstance(module, nn.DataParallel) else module._orig_mod
+    return module
 
 
 # ------------------------------------------------------------------------------------------------------------ torch.fx
@@ -107,8 +117,17 @@ class _Proxy(fx.Proxy):
 
 
 class _Tracer(fx.Tracer):
+    failed = ""  # path of the innermost module whose forward could not be traced
+
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed or self.path_of_module(m)
+            raise
 
 
 def _fx_graph(module: nn.Module) -> fx.Graph:
@@ -118,14 +137,14 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
     if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
         raise ArgumentError(f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
                             f"({', '.join(map(str, arguments))}); a rop net has no second one")
+    tracer = _Tracer()
     try:
-        return _Tracer().trace(module, concrete_args=defaults or None)
-    except RopError:
-        raise
+        return tracer.trace(module, concrete_args=defaults or None)
     except Exception as error:  # whatever forward does with a stand-in for its input
-        raise ArgumentError(f"from_torch: torch.fx cannot trace {type(module).__name__}.forward: {error}; it must be a "
-                            "fixed sequence of operations, without branches or loops that depend on values"
-                            ) from error
+        kind = type(module.get_submodule(tracer.failed)).__name__
+        where = f"{tracer.failed} ({kind})" if tracer.failed else kind
+        raise ArgumentError(f"from_torch: {where}: torch.fx cannot trace its forward: {error}; it must be a fixed "
+                            "sequence of operations, without branches or loops that depend on values") from error
 
 
 class Walk:
@@ -169,6 +188,10 @@ class Walk:
         if function is None:
             raise Unsupported("there is no such layer; to add one see CONTRIBUTING.md, \"How to add a layer\", then "
                               "write its rule into rop/torch/functions.py")
+        try:
+            inspect.signature(function).bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise Unsupported(f"the arguments ({_shown(*args, **kwargs)}) are not supported: {error}") from error
         return function(self, *args, **kwargs)
 
     def _read(self, source: fx.Node) -> Any:
@@ -211,10 +234,7 @@ class Walk:
         owners = {path.removesuffix(f".{key}") for path, key in zip(paths, tensors, strict=True)}
         (owner, *others) = owners or {""}
         complete = not others and all(path == f"{owner}.{key}" for path, key in zip(paths, tensors, strict=True))
-        if complete and owner in self.modules:
-            self._taken.discard(owner)
-            return owner
-        return ""
+        return owner if complete and owner in self.modules else ""
 
     def _layer(self, layer: Layer, tensors: dict[str, Tensor], path: str) -> Layer:
         """The layer itself, or the one that has the same parameters already."""
@@ -225,7 +245,8 @@ class Walk:
         if key not in self._known:
             self._known[key] = layer
             self.tensors[layer] = tensors
-            self._names[layer] = path if path in self.modules else self._free(path)
+            own = path in self.modules and path not in self._names.values()
+            self._names[layer] = path if own else self._free(path)
         return self._known[key]
 
     def _free(self, path: str) -> str:
@@ -252,13 +273,7 @@ class Walk:
     def names(self) -> dict[Layer, str]:
         """Names of the layers that lead to the output, in the order of their calls; those with parameters in the order
         of the module's parameters."""
-        reached, todo = {self.output}, [self.output]
-        while todo:
-            fresh = [node for node in todo.pop().inputs if node not in reached]
-            reached.update(fresh)
-            todo.extend(fresh)
-        used = {id(node.layer) for node in reached}
-        called = [layer for layer in self._names if id(layer) in used]
+        called = Graph(self.input, self.output).layers
         registered = iter(sorted((layer for layer in called if layer.parameter_shapes()), key=self._place))
         order = [next(registered) if layer.parameter_shapes() else layer for layer in called]
         return {layer: self._names[layer] for layer in order}
@@ -313,8 +328,7 @@ def _dtype(module: nn.Module) -> np.dtype:
     found = {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
     if len(found) > 1 or not found <= set(DTYPES):
         raise ArgumentTypeError(f"from_torch: expected all parameters as float32 or all as float64, got "
-                                f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()"
-                                )
+                                f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()")
     (dtype,) = found
     return DTYPES[dtype]
 
