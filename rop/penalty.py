@@ -29,24 +29,27 @@ class Penalty:
         random = np.random.default_rng(seed).standard_normal(size)
         self.v = (random / np.linalg.norm(random)).astype(dtype)
 
-    def at(self, p: Point, number: int, *, mu: float, tol: float, rate: float, preconditioner: Any = None
-           ) -> tuple[eigen.Eigen, np.ndarray | None]:
+    def at(self, p: Point, number: int, *, mu: float, tol: float, rate: float, preconditioner: Any = None,
+           free: np.ndarray | None = None) -> tuple[eigen.Eigen, np.ndarray | None]:
         """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
 
-        ``number`` counts the steps before this one, ``rate`` is the learning rate that the step will use.
+        ``number`` counts the steps before this one, ``rate`` is the learning rate that the step will use, and ``free``
+        (n,) is 1 for parameters that may move, 0 for others: H is then that of f as a function of the former.
         """
-        found = self._solve(p, number, tol, preconditioner)
+        moving: Any = 1 if free is None else free
+        found = self._solve(p, number, tol, preconditioner, moving)
         r = self.regularizer
         sensible = r.solver != "track" or found.residuals[0] <= SENSE * found.rho
         if not (r.K < found.rho < np.inf and sensible):
             return found, None
-        gradient = np.sign(found.value) * p.r2(found.vector)
+        gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
         return found, mu * self._shortened(float(np.linalg.norm(gradient)), found.rho, rate * mu) * gradient
 
-    def _solve(self, p: Point, number: int, tol: float, preconditioner: Any) -> eigen.Eigen:
-        r, H = self.regularizer, _Following(p)
-        options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": [self.seed, number],
-                                   "v0": self.v if r.warm_start else None}
+    def _solve(self, p: Point, number: int, tol: float, preconditioner: Any, free: Any) -> eigen.Eigen:
+        r, H = self.regularizer, _Following(p, free)
+        options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": [self.seed, number]}
+        if r.warm_start and (self.v * free).any():
+            options["v0"] = self.v * free
         if r.solver == "track":
             options["maxiter"] = r.products
         if r.solver not in ("lanczos", "lobpcg"):
@@ -68,12 +71,20 @@ class Penalty:
 
 
 class _Following(eigen.Hessian):
-    """H(w), with the direction to which power iteration would go on from the last product."""
+    """H(w) between parameters that may move, with the direction to which power iteration would go on from the last
+    product."""
 
     following: np.ndarray
 
+    def __init__(self, p: Point, free: Any):
+        super().__init__(p)
+        self._free = free
+
+    def _matmat(self, x: np.ndarray) -> np.ndarray:
+        return (super()._matmat((x.T * self._free).T).T * self._free).T
+
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        product = super()._matvec(x)
+        product = super()._matvec(x.reshape(-1) * self._free) * self._free
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             self.following = product / np.linalg.norm(product.astype(np.float64))
         return product

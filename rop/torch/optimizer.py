@@ -29,7 +29,8 @@ class SpectralRadius:
     The module keeps its parameters. A step gathers them into one vector, lets rop compute f, ∇f, ρ and
     ∇ρ = sign(λ)·vᵀ∇Hv, leaves ∇f + μ∇ρ in the parameters' ``grad`` (views of one vector), updates batchnorm's running
     statistics as a forward pass in training mode would, and calls the step of the optimizer it was given. That one may
-    be any of torch's, with weight decay, momentum, parameter groups; schedulers of learning rates work on it.
+    be any of torch's, with weight decay, momentum, parameter groups; schedulers of learning rates work on it. H is that
+    of f as a function of the parameters that require a gradient.
 
     Args:
         module: any nn.Module that rop.from_torch understands, on the CPU.
@@ -96,7 +97,7 @@ class SpectralRadius:
         self.found, added = None, None
         if mu:
             rate = max(float(group.get("lr", 0.0)) for group in self.param_groups)
-            self.found, added = self._penalty.at(p, self.steps, mu=mu, tol=tol, rate=rate,
+            self.found, added = self._penalty.at(p, self.steps, mu=mu, tol=tol, rate=rate, free=bound.free(),
                                                  preconditioner=self._refreshed(p))
             self.rho = self.found.rho
         self.penalised = added is not None
@@ -185,7 +186,7 @@ class _Bound:
         self.loss, self.memory_limit = loss, memory_limit
         self._batchnorms = [m for m in module.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
         self._momentum = _momenta(self.traced)
-        _check_trainable(self.traced)
+        _check_device(self.traced)
         size = self.traced.net.size
         self.w, self._gradient = np.empty(size, self.traced.dtype), np.empty(size, self.traced.dtype)
         self._w_views, self._gradient_views = self._views(self.w), self._views(self._gradient)
@@ -225,10 +226,17 @@ class _Bound:
             torch._foreach_copy_(self._w_views, list(self.traced.parameters))
 
     def scatter(self, gradient: np.ndarray) -> None:
-        """A gradient to the parameters."""
+        """A gradient to the parameters that want one."""
         self._gradient[:] = gradient
         for parameter, view in zip(self.traced.parameters, self._gradient_views, strict=True):
-            parameter.grad = view
+            parameter.grad = view if parameter.requires_grad else None
+
+    def free(self) -> np.ndarray | None:
+        """1 for parameters that require a gradient, 0 for others; None if all do."""
+        if all(parameter.requires_grad for parameter in self.traced.parameters):
+            return None
+        parts = zip(self.traced.net.slots, self.traced.parameters, strict=True)
+        return np.concatenate([np.full(slot.size, p.requires_grad, self.traced.dtype) for slot, p in parts])
 
     def average(self, stats: dict[str, np.ndarray]) -> None:
         """Running statistics take in those of the batch."""
@@ -251,14 +259,11 @@ def _momenta(traced: Traced) -> dict[str, float]:
     return {f"{traced.net.name_of(layer)}.{key}": layer.momentum for layer in uses for key in keys}
 
 
-def _check_trainable(traced: Traced) -> None:
+def _check_device(traced: Traced) -> None:
     for slot, parameter in zip(traced.net.slots, traced.parameters, strict=True):
         if parameter.device.type != "cpu":
             raise ArgumentError(f"SpectralRadius: expected parameters on the CPU, got {slot.name} on "
                                 f"{parameter.device}; use module.cpu()")
-        if not parameter.requires_grad:
-            raise ArgumentError(f"SpectralRadius: {slot.name} does not require a gradient, but the Hessian is that of "
-                                "all parameters; set requires_grad, and give base_optimizer only those to train")
 
 
 def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
