@@ -1,6 +1,8 @@
 """The benchmark behind `rop bench`: every engine computes the same numbers, is checked first, and is timed after.
 
     problems.py   what is computed: networks as plain data, with random inputs from a fixed seed
+    networks.py   the same networks as nets of rop
+    modules.py    a torch module of the user's as a problem
     engines/      who computes it: one file per engine, each building its own network from the same data
     worker.py     one process per engine, told what to do by JSON lines
     runner.py     starts the workers, compares their answers, then times them in turns

@@ -16,21 +16,16 @@ linear layers stand between them, because then x² = 0. A convolution's taps out
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import rop
+from rop.graph import Node
+from rop.layers.batchnorm import BatchNorm
+from rop.layers.elementwise import Elementwise
 
 from .engines import EPOCHS
-from .problems import (
-    Activation,
-    BatchNorm,
-    Concat,
-    Conv,
-    Layer,
-    Linear,
-    Problem,
-    Residual,
-    Shape,
-    Softmax,
-    shape_after,
-)
+from .problems import Problem, Shape
 
 ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a vector of `hvp_block`)
     "grad": (1, 0, 0),
@@ -45,14 +40,14 @@ ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a 
 }
 
 Orders = frozenset[int]  # the orders of a jet that are not structurally zero
-PIECEWISE_LINEAR = ("relu", "leaky_relu")
+CURVED = (Elementwise, rop.Softmax, rop.LogSoftmax)
 
 
 @dataclass
 class Count:
-    """One linear or convolutional layer: how large a product is and how many each order needs."""
+    """One use of a linear or convolutional layer: how large a product is and how many each order needs."""
 
-    layer: Linear | Conv
+    layer: Any
     multiplications: int  # of one product, per sample
     products: list[int] = field(default_factory=lambda: [0, 0, 0])  # at orders 0, 1, 2
 
@@ -66,28 +61,25 @@ def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
 
 def count(problem: Problem) -> list[Count]:
     """The products of every linear and convolutional layer, in the order in which they are met."""
-    walk = _Walk(problem.layers, problem.input_shape, frozenset({0}), False)
-    y = walk.orders
-    if problem.loss == "mse":
-        g = y
-    else:
-        g = _through_curve(y, frozenset({0}) | y)
-    walk.backward(g)
-    return walk.counts
+    net = problem.network()
+    walk = _Walk(net, net.shapes(problem.input_shape))
+    walk.backward(_seed(problem.rop_loss(), walk.orders[net.output]))
+    return list(walk.counts.values())
 
 
-def taps(size: int, conv: Conv) -> int:
+def taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
     """Along one axis of `size` pixels: pairs of output pixel and kernel tap that lie inside the image."""
-    outputs = (size + 2 * conv.padding - conv.dilation * (conv.kernel - 1) - 1) // conv.stride + 1
-    starts = range(-conv.padding, -conv.padding + outputs * conv.stride, conv.stride)
-    return sum(0 <= start + conv.dilation * tap < size for start in starts for tap in range(conv.kernel))
+    outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    starts = range(-padding, -padding + outputs * stride, stride)
+    return sum(0 <= start + dilation * tap < size for start in starts for tap in range(kernel))
 
 
-def multiplications(layer: Linear | Conv, shape: Shape) -> int:
-    """Of one forward product for one sample of the given input shape."""
-    if isinstance(layer, Linear):
-        return layer.inputs * layer.outputs
-    return layer.inputs // layer.groups * layer.outputs * taps(shape[1], layer) * taps(shape[2], layer)
+def multiplications(layer: Any, shape: Shape) -> int:
+    """Of one forward product of a Linear or Conv2d layer for one sample of the given input shape."""
+    if isinstance(layer, rop.Linear):
+        return layer.in_features * layer.out_features
+    windows = zip(shape[1:], layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
+    return layer.in_channels // layer.groups * layer.out_channels * prod(taps(*axis) for axis in windows)
 
 
 def _through_curve(x: Orders, orders: Orders) -> Orders:
@@ -95,57 +87,55 @@ def _through_curve(x: Orders, orders: Orders) -> Orders:
     return orders | ({1, 2} if 1 in x else set()) | ({2} if 2 in x else set())
 
 
+def _next(orders: Orders) -> Orders:
+    """The orders to which a product with a parameter's tangent lifts these."""
+    return frozenset(k + 1 for k in orders if k < 2)
+
+
+def _seed(loss: rop.Loss, y: Orders) -> Orders:
+    """The orders of the loss's gradient for an output with these orders."""
+    if isinstance(loss, rop.MSE):
+        return y
+    return frozenset({0}) if isinstance(loss, rop.NLL) else _through_curve(y, frozenset({0}) | y)
+
+
 class _Walk:
-    """Forward over a chain of layers at once, recording what `backward` will need."""
+    """Forward over a graph at once, keeping what `backward` will need."""
 
-    def __init__(self, layers: tuple[Layer, ...], shape: Shape, x: Orders, needed: bool):
-        # x: the orders present in the input; needed: whether anybody wants the gradient of the input
-        self.orders: Orders  # present in the output
-        self.needed: bool  # whether anybody wants the gradient of the output
-        self.counts: list[Count] = []
-        self.tape: list[tuple[Layer, Orders, bool, list[_Walk], Count | None]] = []
-        for layer in layers:
-            inner: list[_Walk] = []
-            counted = None
-            y, wanted = x, needed
-            match layer:
-                case Linear() | Conv():
-                    counted = Count(layer, multiplications(layer, shape))
-                    self.counts.append(counted)
-                    counted.products[0] += 1
-                    counted.products[1] += 1 + (1 in x)
-                    counted.products[2] += (1 in x) + (2 in x)
-                    y = frozenset({0, 1}) | ({2} if 1 in x or 2 in x else set())
-                    wanted = True
-                case BatchNorm():
-                    y, wanted = _through_curve(x, x | {1}), True
-                case Softmax():
-                    y = _through_curve(x, x)
-                case Activation(kind):
-                    y = x if kind in PIECEWISE_LINEAR else _through_curve(x, x)
-                case Residual(body, shortcut):
-                    inner = [_Walk(body, shape, x, needed), _Walk(shortcut, shape, x, needed)]
-                case Concat(branches):
-                    inner = [_Walk(branch, shape, x, needed) for branch in branches]
-            for walk in inner:
-                self.counts += walk.counts
-                y, wanted = y | walk.orders, wanted or walk.needed
-            self.tape.append((layer, x, needed, inner, counted))
-            x, needed, shape = y, wanted, shape_after((layer,), shape)
-        self.orders, self.needed = x, needed
+    def __init__(self, net: rop.Graph, shapes: dict[Node, Shape]):
+        self.nodes = net.nodes
+        self.orders: dict[Node, Orders] = {net.input: frozenset({0})}  # present in the value of each node
+        self.needed = {net.input: False}  # whether anybody wants the gradient of that value
+        self.counts: dict[Node, Count] = {}
+        for node in net.nodes[1:]:
+            x = self.inputs(node)
+            y, needed = x, any(self.needed[i] for i in node.inputs)
+            if isinstance(node.layer, (rop.Linear, rop.Conv2d)):
+                counted = self.counts[node] = Count(node.layer, multiplications(node.layer, shapes[node.inputs[0]]))
+                counted.products = [1, 1 + (1 in x), (1 in x) + (2 in x)]
+                y, needed = x | _next(x), True
+            elif isinstance(node.layer, BatchNorm):
+                y, needed = _through_curve(x, x | {1}), True
+            elif isinstance(node.layer, CURVED):
+                y = _through_curve(x, x)
+            self.orders[node], self.needed[node] = y, needed
 
-    def backward(self, g: Orders) -> Orders:
-        """From the orders present in the gradient of the output to those in the gradient of the input."""
-        for layer, x, needed, inner, counted in reversed(self.tape):
-            if counted:
+    def inputs(self, node: Node) -> Orders:
+        return frozenset().union(*(self.orders[i] for i in node.inputs))
+
+    def backward(self, seed: Orders) -> None:
+        """From the orders in the gradient of the output to those in the gradients of all nodes, counting on the way."""
+        gradients: dict[Node, Orders] = dict.fromkeys(self.nodes, frozenset()) | {self.nodes[-1]: seed}
+        for node in reversed(self.nodes[1:]):
+            x, g = self.inputs(node), gradients[node]
+            if node in self.counts:
+                needed = self.needed[node.inputs[0]]
                 for k in range(3):
-                    counted.products[k] += sum(k - j in g for j in x)
-                    counted.products[k] += needed * ((k in g) + (k - 1 in g))
-                g = g | {k + 1 for k in g if k < 2}
-            elif inner:
-                g = frozenset().union(*(walk.backward(g) for walk in inner))
-            elif isinstance(layer, BatchNorm):
-                g = _through_curve(x, g | {k + 1 for k in g if k < 2})
-            elif isinstance(layer, Softmax) or (isinstance(layer, Activation) and layer.kind not in PIECEWISE_LINEAR):
+                    self.counts[node].products[k] += sum(k - j in g for j in x) + needed * ((k in g) + (k - 1 in g))
+                g = g | _next(g)
+            elif isinstance(node.layer, BatchNorm):
+                g = _through_curve(x, g | _next(g))
+            elif isinstance(node.layer, CURVED):
                 g = _through_curve(x, g)
-        return g
+            for i in node.inputs:
+                gradients[i] = gradients[i] | g

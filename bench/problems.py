@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,7 +98,7 @@ ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "gel
 
 class Parameter(NamedTuple):
     shape: Shape
-    fan_in: int  # 0 for a scale (γ), -1 for a shift (β)
+    fan_in: int = 1  # 0 for a scale (γ), -1 for a shift (β)
 
 
 class Epoch(NamedTuple):
@@ -127,6 +127,27 @@ class Problem:
     loss: str = "cross_entropy"  # or "mse"
     rows: int = 0  # of an epoch; 0: the problem has none
 
+    training = True  # whether batchnorm uses the statistics of the batch
+    alone = True  # whether the process of rop has no rival loaded, so that its memory can be compared
+
+    def network(self) -> Any:
+        """The net of rop."""
+        from . import networks
+
+        return networks.network(self.layers, self.input_shape)
+
+    def rop_loss(self) -> Any:
+        from . import networks
+
+        return networks.LOSSES[self.loss]()
+
+    def state(self) -> dict[str, np.ndarray] | None:
+        """Running statistics of batchnorm, for those that do not train."""
+        return None
+
+    def runs_on(self, engine: str) -> bool:
+        return True
+
     @property
     def output_shape(self) -> Shape:
         return shape_after(self.layers, self.input_shape)
@@ -147,8 +168,11 @@ class Problem:
         else:
             y = rng.standard_normal((batch, *self.output_shape)).astype(dtype)
         w, w_next = (np.concatenate([_draw(rng, p) for p in self.parameters()]).astype(dtype) for _ in range(2))
+        return Data(x, y, (w, w_next), self.directions(rng, dtype))
+
+    def directions(self, rng: np.random.Generator, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         v, v_next = (_unit(rng.standard_normal(self.size)).astype(dtype) for _ in range(2))
-        return Data(x, y, (w, w_next), (v, v_next))
+        return v, v_next
 
     def blocks(self, dtype: str) -> tuple[np.ndarray, np.ndarray]:
         """Two blocks of directions, (parameters, BLOCK) each."""
@@ -300,10 +324,11 @@ LAYERS = (
 GROUPS = {"main": MAIN, "layers": LAYERS, "all": MAIN + LAYERS}
 BY_NAME = {problem.name: problem for problem in MAIN + LAYERS}
 _MLP = re.compile(r"mlp:(\d+(?:-\d+)+)(?::(\w+))?")
+_MODULE = re.compile(r".+\.py:\w+")  # a file and a function in it
 
 
 def find(name: str) -> tuple[Problem, ...]:
-    """The problems of a name: one problem, a group, or an MLP made to measure.
+    """The problems of a name: one problem, a group, an MLP made to measure, or `file.py:function` for a torch module.
 
     >>> [p.name for p in find("forest")], len(find("main"))
     (['forest'], 6)
@@ -318,7 +343,11 @@ def find(name: str) -> tuple[Problem, ...]:
         widths, kind = [int(n) for n in made[1].split("-")], made[2] or "relu"
         if min(widths) > 0 and kind in ACTIVATIONS:
             return (Problem(name, f"MLP {made[1]}, {kind}", (widths[0],), mlp(widths, kind), rows=6400),)
+    if _MODULE.fullmatch(name):
+        from .modules import load
+
+        return (load(name),)
     raise ValueError(
         f"unknown problem {name!r}; known: {', '.join(BY_NAME)}, the groups {', '.join(GROUPS)}, "
-        f"and mlp:54-20-7[:{'|'.join(ACTIVATIONS)}]"
+        f"mlp:54-20-7[:{'|'.join(ACTIVATIONS)}] and file.py:function (see --torch-module)"
     )

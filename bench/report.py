@@ -133,7 +133,9 @@ def memory_table(result: dict[str, Any]) -> Table:
 
 
 def below(row: Row) -> bool | None:
-    """Whether the process of rop needed less memory than that of torch."""
+    """Whether the process of rop needed less memory than that of torch; None where it had to load torch itself."""
+    if not row.get("alone", True):
+        return None
     ours, theirs = row["engines"].get("rop"), row["engines"].get("torch")
     return ours["peak_bytes"] < theirs["peak_bytes"] if ours and theirs else None
 

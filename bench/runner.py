@@ -253,6 +253,9 @@ class Run:
         self.reference = next(name for name in REFERENCES if not missing(name))
         if "torch" in self.engines and "torch.func" not in self.settings.engines:
             self.notes.append("torch.func is not in this run; --engines names the engines")
+        for name in self.engines:
+            if not all(problem.runs_on(name) for problem in self.settings.problems):
+                self.notes.append(f"{name} was left out where a problem is a torch module")
         if self.engines == [self.reference]:
             self.notes.append(f"{self.reference} is its own reference: there is no second engine to check it against")
         self.when = datetime.datetime.now(datetime.timezone.utc)
@@ -316,8 +319,9 @@ class Run:
         references: dict[str, Answer], scratch: Path,
     ) -> None:  # fmt: skip
         """The chosen works of one problem, batch size and precision, in new processes."""
-        self.tell(f"{label}: starting {', '.join(self.engines)}")
-        clients = {name: Client(name, self.settings.threads, scratch) for name in self.engines}
+        able_engines = [name for name in self.engines if problem.runs_on(name)]
+        self.tell(f"{label}: starting {', '.join(able_engines)}")
+        clients = {name: Client(name, self.settings.threads, scratch) for name in able_engines}
         steps = self.settings.steps(problem, batch)
         try:
             works: dict[str, list[str]] = {}
@@ -354,7 +358,7 @@ class Run:
         return {
             "problem": problem.name, "batch": batch, "dtype": dtype, "work": work, "parameters": problem.size,
             **(epoch if work in EPOCHS else {}),
-            "flops": flops(problem, batch, work, steps), "status": "ok", "engines": {},
+            "flops": flops(problem, batch, work, steps), "alone": problem.alone, "status": "ok", "engines": {},
         }  # fmt: skip
 
     def measure(

@@ -10,7 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError, MissingPackageError, RopError
 from rop.graph import Graph, Input, Sequential
 from rop.layers import (
     ACTIVATIONS,
@@ -26,6 +26,7 @@ from rop.layers import (
     Concat,
     Conv2d,
     CrossEntropy,
+    Elementwise,
     Flatten,
     Identity,
     Layer,
@@ -43,10 +44,12 @@ from rop.layers import (
 )
 
 if TYPE_CHECKING:
-    from rop import datasets, eigen, kfac
+    from rop import check, datasets, eigen, kfac
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.torch.export import to_torch as to_torch
+    from rop.torch.trace import from_torch as from_torch
     from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"
@@ -55,7 +58,7 @@ __all__ = [
     # a network
     "Input", "Graph", "Sequential", "Layer",
     "Linear", "Conv2d", "MaxPool2d", "AvgPool2d", "AdaptiveAvgPool2d", "Flatten", "Identity", "Add", "Concat",
-    "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "SiLU", "GELU", "Softmax", "LogSoftmax",
+    "ReLU", "LeakyReLU", "Tanh", "Sigmoid", "Softplus", "SiLU", "GELU", "Elementwise", "Softmax", "LogSoftmax",
     "BatchNorm1d", "BatchNorm2d",
     # a loss
     "Loss", "CrossEntropy", "NLL", "MSE", "BCEWithLogits",
@@ -63,11 +66,13 @@ __all__ = [
     "Objective", "Point", "Jet",
     # its curvature
     "eigen", "kfac", "spectral_radius",
+    # its derivatives, checked
+    "check",
     # training
     "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
     "TrainingStopped", "TrainingInterrupted", "datasets",
     # what can go wrong
-    "RopError", "ArgumentError", "ArgumentTypeError",
+    "RopError", "ArgumentError", "ArgumentTypeError", "MissingPackageError",
     "__version__",
 ]  # fmt: skip
 
@@ -80,9 +85,12 @@ _ON_FIRST_USE = {
     **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
     **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
     **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("datasets", "eigen", "kfac")
+_MODULES = ("check", "datasets", "eigen", "kfac", "sklearn", "torch")
+# Other libraries are not in __all__: `from rop import *` must not need them.
+_OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
 
 
 def __getattr__(name: str) -> Any:
@@ -95,4 +103,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_OPTIONAL})

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import rop
-from rop.commands import bench, demo, training
+from rop.commands import bench, check, demo, training
 from rop.commands.common import EXIT_CODES, FAILED, INTERRUPTED
 
 
@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rop {rop.__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (demo, training, bench):
+    for module in (demo, training, check, bench):
         module.add(commands)
     return top
 

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError, RopError, missing_package
 from rop.layers._arguments import check_choice
 
 __all__ = ["DATASETS", "DataSet", "load", "digits", "forest", "usps", "mnist"]
@@ -341,7 +341,7 @@ def _scikit_learn(module: str) -> Any:
     try:
         return import_module(f"sklearn.{module}")
     except ImportError as error:
-        raise RopError(f"datasets: scikit-learn is needed here ({error}): pip install 'rop[train]'") from error
+        raise missing_package("datasets", "scikit-learn", "train", error) from error
 
 
 def _download(owner: str, fetcher: str, files: str, **options: Any) -> Part:

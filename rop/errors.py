@@ -14,3 +14,12 @@ class ArgumentError(RopError, ValueError):
 
 class ArgumentTypeError(RopError, TypeError):
     """An argument of the wrong kind: another type, an array of another dtype, a layer where a node belongs."""
+
+
+class MissingPackageError(RopError, ImportError):
+    """A package that is optional and not installed; the message names the extra that brings it."""
+
+
+def missing_package(owner: str, package: str, extra: str, error: ImportError) -> MissingPackageError:
+    """The error to raise in place of one from ``import``."""
+    return MissingPackageError(f"{owner}: {package} is needed here ({error}): pip install 'rop[{extra}]'")

@@ -7,7 +7,7 @@ order of creation is a topological order and cycles cannot be written down.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -64,7 +64,8 @@ class Graph:
     """The net that leads from one Input node to an output node.
 
     Layers are named by their position in the order of their first call, and their parameters stand in the flat vector
-    in that order. A layer used twice keeps its first name and stands once (tied weights).
+    in that order. A layer used twice keeps its first name and stands once (tied weights). ``names`` gives layers other
+    names, and the parameters the order of these names.
 
     >>> from rop.layers import Add, Linear, Tanh
     >>> x = Input()
@@ -72,6 +73,9 @@ class Graph:
     >>> net = Graph(x, Linear(3, 2)(Add()(x, h)))
     >>> [(slot.name, slot.shape, slot.offset) for slot in net.slots]
     [('0.weight', (3, 3), 0), ('0.bias', (3,), 9), ('3.weight', (2, 3), 12), ('3.bias', (2,), 18)]
+    >>> body, head = Linear(3, 3, bias=False), Linear(3, 2)
+    >>> [slot.name for slot in Graph(x, head(body(x)), names={head: "head", body: "body"}).slots]
+    ['head.weight', 'head.bias', 'body.weight']
 
     Attributes:
         nodes: the nodes that lead to the output, in topological order; the first is the input, the last the output.
@@ -80,12 +84,12 @@ class Graph:
         size: length n of the flat vector.
     """
 
-    def __init__(self, input: Node, output: Node) -> None:
+    def __init__(self, input: Node, output: Node, names: Mapping[Layer, str] | None = None) -> None:
         self.nodes = _nodes_between(input, output)
-        names: dict[Layer, str] = {}
+        positions: dict[Layer, str] = {}
         for node in self.nodes[1:]:
-            names.setdefault(_layer(node), str(len(names)))
-        self._finish(names)
+            positions.setdefault(_layer(node), str(len(positions)))
+        self._finish(positions if names is None else _checked_names(names, positions))
 
     def _finish(self, names: dict[Layer, str]) -> None:
         """Lay the parameters out in the order of the names, and label the nodes for messages."""
@@ -292,6 +296,20 @@ def _ancestors(output: Node) -> set[Node]:
         found.update(fresh)
         todo.extend(fresh)
     return found
+
+
+def _checked_names(names: Any, layers: Mapping[Layer, str]) -> dict[Layer, str]:
+    """The given names, which must be one for each layer of the net."""
+    if not isinstance(names, Mapping) or not all(isinstance(name, str) and name for name in names.values()):
+        raise ArgumentTypeError(f"Graph: expected names as a dict from layers to strings, got {names!r}")
+    nameless = [layer.describe() for layer in layers if layer not in names]
+    if nameless or len(names) != len(layers):
+        got = f"none for {nameless[0]}" if nameless else f"{len(names)} names for {len(layers)} layers"
+        raise ArgumentError(f"Graph: expected names to have one name for each layer of the net, got {got}")
+    if len(set(names.values())) < len(names):
+        twice = [name for name in names.values() if list(names.values()).count(name) > 1]
+        raise ArgumentError(f"Graph: expected a name for one layer only, got {twice[0]!r} for {len(twice)} layers")
+    return dict(names)
 
 
 def _check_member(index: int, layer: Any) -> None:

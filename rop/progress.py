@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from rop.descent import COLUMNS
-from rop.errors import ArgumentError
+from rop.errors import missing_package
 
 LOSS, CORRECT, RHO = (COLUMNS.index(name) for name in ("loss", "correct", "rho"))
 
@@ -62,8 +62,7 @@ def shown(epochs: int, per_epoch: int, regularized: bool) -> Iterator[Bar]:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     except ImportError as error:
-        raise ArgumentError("train: progress=True needs the package rich, which is not installed; "
-                            "pip install 'rop[train]', or progress=False") from error  # fmt: skip
+        raise missing_package("train: progress=True", "rich", "train", error) from error
     columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"),
                TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False)]  # fmt: skip
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from rop import eigen
 from rop.descent import COLUMNS
-from rop.engine import Objective, Point, check_data, check_state
+from rop.engine import Objective, check_data, check_state
 from rop.graph import Graph
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.optim import Adam, Optimizer, SpectralRadius
+from rop.penalty import Penalty
 
 
 class Stepwise:
@@ -29,8 +29,7 @@ class Stepwise:
         self.state = check_state(net, state, self.dtype, "Stepwise")
         self.averaging = {net.name_of(node.layer): node.layer.momentum for node in net.nodes
                           if isinstance(node.layer, BatchNorm)}  # fmt: skip
-        random = np.random.default_rng(seed).standard_normal(net.size)
-        self.w, self.v = np.array(w, self.dtype), (random / np.linalg.norm(random)).astype(self.dtype)
+        self.w, self.penalty = np.array(w, self.dtype), Penalty(regularizer, net.size, self.dtype, seed)
         self.velocity = np.zeros_like(self.w)
         self.squares = np.zeros_like(self.w) if isinstance(optimizer, Adam) else None
         # where the K-FAC preconditioner in use was made: enough to make it again in a run that goes on
@@ -40,7 +39,7 @@ class Stepwise:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """As Descent.arrays."""
-        named = {"w": self.w, "v": self.v, "velocity": self.velocity}
+        named = {"w": self.w, "v": self.penalty.v, "velocity": self.velocity}
         if self.regularizer.solver == "paper_lobpcg":
             named |= {"kfac/w": self._made_at, "kfac/batch": self._made_from}
         if self.squares is not None:
@@ -68,29 +67,16 @@ class Stepwise:
     def _step(self, batch: np.ndarray, number: int, rate: float, mu: float, tol: float) -> list[float]:
         preconditioner = self._refreshed(batch, number) if mu and self.regularizer.solver == "paper_lobpcg" else None
         p = self.f.with_data(self.x[batch], self.y[batch]).at(self.w)
-        direction, found, penalty = p.grad, None, 0.0
+        direction, found, added = p.grad, None, None
         if mu:
-            found = self._solve(p, tol, number, preconditioner)
-            if found.rho > self.regularizer.K and np.isfinite(found.rho):
-                direction += self._penalty(p, found, mu)
-                penalty = 1.0
+            found, added = self.penalty.at(p, number, mu=mu, tol=tol, rate=rate, preconditioner=preconditioner)
+            direction += 0.0 if added is None else added
         report = [p.loss, float("nan"), found.rho if found else 0.0, float(found.residuals[0]) if found else 0.0,
-                  float(found.hvps) if found else 0.0, penalty, 0.0, 0.0, 0.0, 0.0]  # fmt: skip
+                  float(found.hvps) if found else 0.0, float(added is not None), 0.0, 0.0, 0.0, 0.0]  # fmt: skip
         if np.isfinite(report[:3:2]).all():
             self._update(direction.astype(self.dtype), rate, number + 1)
             self._average(p.batch_stats)
         return report
-
-    def _solve(self, p: Point, tol: float, number: int, preconditioner: Any) -> eigen.Eigen:
-        r = self.regularizer
-        start = self.v if r.warm_start else None
-        options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "v0": start, "seed": [self.seed, number]}
-        if r.solver == "paper_lobpcg":
-            options.update(stop=r.stop, preconditioner=preconditioner)
-        found = eigen.spectral_radius(p, method=r.solver, **options)
-        if np.isfinite(found.vector).all():
-            self.v[:] = found.vector
-        return found
 
     def _refreshed(self, batch: np.ndarray, number: int) -> Any:
         """K-FAC's T of this step, or of one of the last ``refresh`` steps."""
@@ -101,11 +87,6 @@ class Stepwise:
             old = self._made_from
             self._preconditioner = kfac(self.f.with_data(self.x[old], self.y[old]).at(self._made_at), seed=self.seed)
         return self._preconditioner
-
-    def _penalty(self, p: Point, found: eigen.Eigen, mu: float) -> np.ndarray:
-        gradient = np.sign(found.value) * p.r2(found.vector)
-        clip, length = self.regularizer.clip, np.linalg.norm(gradient)
-        return mu * gradient * (clip / length if clip is not None and length > clip else 1.0)
 
     def _update(self, direction: np.ndarray, rate: float, t: int) -> None:
         o = self.optimizer

@@ -44,6 +44,9 @@ class TrainingStopped(RopError):
         super().__init__(message)
         self.fit = fit
 
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.fit)  # it may have to come back from another process
+
 
 class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C; ``fit`` is the run so far, and its checkpoint, if it has one, is up to date."""
@@ -51,6 +54,9 @@ class TrainingInterrupted(KeyboardInterrupt):
     def __init__(self, message: str, fit: Fit):
         super().__init__(message)
         self.fit = fit
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.fit)  # it may have to come back from another process
 
 
 @dataclass
@@ -61,6 +67,8 @@ class Fit:
     history: a dict for each epoch: epoch, loss, accuracy (of the steps' batches), rho, residual (their means over the
         steps), hvps, skipped (steps without the penalty because the eigenvector made no sense), seconds; with
         validation data valid_loss and valid_accuracy.
+    memory: what the next step would need besides w and state: the optimizer's averages, the last eigenvector.
+    epochs, steps: done so far, those of the fit it started from included.
     """
 
     w: np.ndarray
@@ -70,6 +78,9 @@ class Fit:
     state_last: dict[str, np.ndarray]
     best_epoch: int
     profile: dict[str, float] = field(default_factory=dict)
+    memory: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    epochs: int = 0
+    steps: int = 0
 
     def column(self, name: str) -> np.ndarray:
         """One number of every epoch's row."""
@@ -101,6 +112,7 @@ def train(
     regularizer: SpectralRadius | None = None,
     w: Any = None,
     state: Mapping[str, np.ndarray] | None = None,
+    start: Fit | None = None,
     dtype: Any = np.float32,
     checkpoint: str | Path | None = None,
     resume: bool = False,
@@ -118,6 +130,8 @@ def train(
         optimizer: SGD (default) or Adam.
         regularizer: SpectralRadius(...) or None for plain training.
         w, state: where to start instead of net.init(seed) and net.init_state().
+        start: an earlier fit of the same net to go on from, on these data: its last w and state, the optimizer's
+            averages, the eigenvector, and its count of steps and epochs, which schedules see.
         dtype: precision of everything.
         checkpoint: a folder for ``checkpoint.npz``; written at the start, every few seconds and at the end.
         resume: go on from the checkpoint in that folder, if there is one.
@@ -134,8 +148,8 @@ def train(
     >>> len(fit.history), bool(fit.history[-1]["accuracy"] > 0.9)
     (30, True)
     """
-    run = _Run(net, loss, data, validation, epochs, batch_size, seed, optimizer or SGD(), regularizer, w, state, dtype,
-               None if checkpoint is None else Path(checkpoint), profile)  # fmt: skip
+    run = _Run(net, loss, data, validation, epochs, batch_size, seed, optimizer or SGD(), regularizer, w, state, start,
+               dtype, None if checkpoint is None else Path(checkpoint), profile)  # fmt: skip
     run.start(resume)
     with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
         run.go(interrupted, callbacks, show)
@@ -146,8 +160,8 @@ class _Run:
     """One training run: its settings, where it stands, and how to save that."""
 
     def __init__(self, net: Graph, loss: Loss, data: Pair, validation: Pair | None, epochs: int, batch_size: int,
-                 seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any, dtype: Any,
-                 folder: Path | None, profile: bool):  # fmt: skip
+                 seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any,
+                 earlier: Fit | None, dtype: Any, folder: Path | None, profile: bool):  # fmt: skip
         _check_kinds(net, loss, optimizer, regularizer)
         self.net, self.loss, self.optimizer, self.regularizer = net, loss, optimizer, regularizer
         self.epochs = check_int("train", "epochs", epochs)
@@ -163,6 +177,8 @@ class _Run:
         if validation is not None:
             xv, yv = _pair("validation", validation)
             self.validation = check_data(xv, self.dtype, check_finite=True), np.asarray(yv)
+        if earlier is not None:
+            w, state = _start_of(earlier, w, state)
         start = net.init(self.seed, self.dtype) if w is None else _parameters(net, w, self.dtype)
         state = check_state(net, state, self.dtype, "train")
         maker: Any = Descent if regularizer is None or regularizer.compiled else _stepwise()
@@ -170,7 +186,9 @@ class _Run:
                                   optimizer=optimizer, regularizer=regularizer, state=state, seed=self.seed,
                                   profile=profile)  # fmt: skip
         self.fingerprint = self._fingerprint(x, np.asarray(y), start)
-        self.epoch, self.step, self.best_epoch = 1, 0, 0
+        self.past_epochs, self.past_steps = (0, 0) if earlier is None else self._recall(earlier)
+        self.epochs += self.past_epochs
+        self.epoch, self.step, self.best_epoch = self.past_epochs + 1, 0, 0
         self.history: list[Row] = []
         self.reports = np.zeros((0, len(COLUMNS)))
         self.seconds, self.profiled = 0.0, np.zeros(4)
@@ -192,6 +210,22 @@ class _Run:
             "validation": None if self.validation is None else zlib.crc32(self.validation[0].tobytes()),
             "start": zlib.crc32(w.tobytes()),
         }
+
+    def _recall(self, earlier: Fit) -> tuple[int, int]:
+        """Puts what the optimizer and the eigen-solver knew in its place."""
+        arrays = self.steps.arrays
+        if ("squares" in arrays) != ("squares" in earlier.memory):
+            given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
+            raise ArgumentError(f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "
+                                f"{given}; to start anew from its parameters give w=fit.w_last, state=fit.state_last")
+        for name in arrays.keys() & earlier.memory.keys():
+            arrays[name][...] = earlier.memory[name]
+        return earlier.epochs, earlier.steps
+
+    @property
+    def before(self) -> int:
+        """Steps before the current epoch."""
+        return self.past_steps + (self.epoch - 1 - self.past_epochs) * self.per_epoch
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def start(self, resume: bool) -> None:
@@ -251,7 +285,7 @@ class _Run:
 
     def _run_epoch(self, interrupted: Callable[[], bool], show: Any) -> None:
         order = np.random.default_rng([self.seed, self.epoch]).permutation(self.samples)
-        total, before = self.steps.begin(order), (self.epoch - 1) * self.per_epoch
+        total, before = self.steps.begin(order), self.before
         given = self._schedules(before + np.arange(1, total + 1))
         count = 1
         while self.step < total:
@@ -327,7 +361,11 @@ class _Run:
         last = self._copy()
         best = self.best if self.history else last
         parts = dict(zip(("gradient", "power", "r2", "rest"), (self.profiled * 1e-9).tolist(), strict=True))
-        return Fit(best["w"].copy(), _state(best), list(self.history), last["w"], _state(last), self.best_epoch, parts)
+        # K-FAC's factors belong to rows of these data
+        memory = {name: array.copy() for name, array in self.steps.arrays.items()
+                  if name not in last and not name.startswith("kfac/")}
+        return Fit(best["w"].copy(), _state(best), list(self.history), last["w"], _state(last), self.best_epoch, parts,
+                   memory, self.epoch - 1, self.before + self.step)
 
 
 def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str, np.ndarray] | None = None
@@ -371,6 +409,15 @@ def _parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
     if array.shape != (net.size,) or not np.isfinite(array).all():
         raise ArgumentError(f"train: expected w of shape ({net.size},) with finite numbers, got shape {array.shape}")
     return array
+
+
+def _start_of(earlier: Fit, w: Any, state: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    if not isinstance(earlier, Fit):
+        raise ArgumentTypeError(f"train: expected start as the Fit of an earlier call, got {type(earlier).__name__}; "
+                                "to start from parameters alone give w=...")  # fmt: skip
+    if w is not None or state is not None:
+        raise ArgumentError("train: expected start=fit or w and state, got both; start has its own")
+    return earlier.w_last, earlier.state_last
 
 
 def _state(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ inputs that must be refused, fail the suite.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,14 @@ class Case:
     drawn: st.SearchStrategy[Drawn]
     refused: tuple[Refused, ...]
     least_batch: int = 1
+
+
+def made(case: Case, arguments: dict[str, Any]) -> Any:
+    """The layer with drawn arguments; ``parameters`` are positional ones."""
+    kind: Any = rop.layers.LAYERS[case.name]
+    if "function" in arguments:
+        return kind(arguments["function"], *arguments.get("parameters", ()))
+    return kind(**arguments)
 
 
 @dataclass(frozen=True)
@@ -130,10 +139,10 @@ def usual_convolutions(draw: st.DrawFn) -> Drawn:
 
 @st.composite
 def poolings(draw: st.DrawFn) -> Drawn:
-    """Pooling windows that overlap, touch or leave gaps, with padding up to half the window."""
+    """Pooling windows that overlap, touch, leave gaps or reach beyond the image, with padding up to half the window."""
     kernel = draw(st.tuples(small, small))
     padding = tuple(draw(st.integers(0, k // 2)) for k in kernel)
-    arguments: dict[str, Any] = {"kernel_size": kernel, "padding": padding}
+    arguments: dict[str, Any] = {"kernel_size": kernel, "padding": padding, "ceil_mode": draw(st.booleans())}
     if draw(st.booleans()):
         arguments["stride"] = draw(st.tuples(small, small))
     if kernel[0] == kernel[1] and padding[0] == padding[1] and draw(st.booleans()):
@@ -147,6 +156,29 @@ def batchnorms(draw: st.DrawFn, shapes: st.SearchStrategy[Shape]) -> Drawn:
     shape = draw(shapes)
     eps = draw(st.sampled_from([1e-5, 1e-3, 0.1]))
     return {"num_features": shape[0], "eps": eps, "affine": draw(st.booleans())}, (shape,)
+
+
+def wave(x: float) -> tuple[float, float, float, float]:
+    """x + sin x."""
+    s, c = math.sin(x), math.cos(x)
+    return x + s, 1 + c, -s, -c
+
+
+def bell(x: float, height: float, width: float) -> tuple[float, float, float, float]:
+    """a exp(−(x/b)²/2), with z = x/b: y′ = −z y/b, y″ = (z² − 1) y/b², y‴ = (3 − z²) z y/b³."""
+    z = x / width
+    y = height * math.exp(-0.5 * z * z)
+    return y, -z * y / width, (z**2 - 1) * y / width**2, (3 - z**2) * z * y / width**3
+
+
+@st.composite
+def own_activations(draw: st.DrawFn) -> Drawn:
+    """Scalar functions with and without parameters."""
+    shapes = (draw(anything),)
+    if draw(st.booleans()):
+        return {"function": wave}, shapes
+    numbers = (draw(st.sampled_from([0.5, 2.0])), draw(st.sampled_from([1.0, 3.0])))
+    return {"function": bell, "parameters": numbers}, shapes
 
 
 softmaxes = st.one_of(
@@ -295,6 +327,7 @@ CASES = [
             *(r for r in refused_windows(rop.MaxPool2d) if "(batch, 3" not in r.says),
             *only_images(rop.MaxPool2d, kernel_size=1),
             Refused(lambda: rop.MaxPool2d(2, padding=2), ("MaxPool2d", "padding", "2")),
+            Refused(lambda: untyped.MaxPool2d(2, ceil_mode=1), ("MaxPool2d", "ceil_mode", "1"), error=TypeError),
         ),
     ),
     Case(
@@ -313,11 +346,12 @@ CASES = [
     ),
     Case(
         "AdaptiveAvgPool2d",
-        with_arguments(images, output_size=st.sampled_from([1, (1, 1)])),
+        with_arguments(images, output_size=st.just(1) | small | st.tuples(st.integers(1, 9), small)),
         (
             *only_images(rop.AdaptiveAvgPool2d, output_size=1),
             Refused(lambda: rop.AdaptiveAvgPool2d(0), ("AdaptiveAvgPool2d", "output_size", "0")),
-            Refused(lambda: rop.AdaptiveAvgPool2d(2), ("AdaptiveAvgPool2d", "output_size", "2")),
+            Refused(lambda: untyped.AdaptiveAvgPool2d((None, 2)), ("AdaptiveAvgPool2d", "output_size", "None"),
+                    error=TypeError),
         ),
     ),
     Case(
@@ -347,6 +381,17 @@ CASES = [
         with_arguments(anything, approximate=st.sampled_from(["none", "tanh"])),
         (Refused(lambda: rop.GELU("sigmoid"), ("GELU", "approximate", "sigmoid")),
          Refused(lambda: untyped.GELU(approximate=1), ("GELU", "approximate", "1"), error=Exception)),
+    ),
+    Case(
+        "Elementwise",
+        own_activations(),
+        (
+            Refused(lambda: untyped.Elementwise(3), ("Elementwise", "function", "3"), error=TypeError),
+            Refused(lambda: rop.Elementwise(bell), ("Elementwise", "bell", "(x", "0 parameter")),
+            Refused(lambda: untyped.Elementwise(lambda x: (x, x)), ("Elementwise", "four", "(0.5, 0.5)")),
+            Refused(lambda: rop.Elementwise(wave, 1.0, 2.0, 3.0), ("Elementwise", "at most 2", "3")),
+            Refused(lambda: rop.Elementwise(bell, 1.0, float("inf")), ("Elementwise", "parameter 2", "inf")),
+        ),
     ),
     Case("Softmax", softmaxes, refused_softmaxes(rop.Softmax)),
     Case("LogSoftmax", softmaxes, refused_softmaxes(rop.LogSoftmax)),

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
-from tests.oracle import output_shape
+from rop.reference import output_shape
 from tests.zoo import Shape
 
 seeds = st.integers(0, 2**16)

@@ -11,10 +11,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import rop
 from rop import cli
 from rop.bench import engines, flops, growth, problems, report, runner, worker
 from rop.bench.engines import Step
-from rop.bench.problems import Conv, Linear, Problem
+from rop.bench.problems import Linear, Problem
 from rop.commands.bench import bench_settings
 
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
@@ -59,16 +60,20 @@ def test_convolutions_count_taps_inside_the_image_only():
 
 
 @pytest.mark.parametrize(
-    "conv", [Conv(4, 6, 3, 2, 1), Conv(4, 6, 3, 1, 2, 2), Conv(4, 6, 5, 3, 0), Conv(4, 6, 2, 2, 3, 3, 2)]
-)
-def test_multiplications_of_a_convolution_by_force(conv: Conv):
+    "conv",
+    [
+        rop.Conv2d(4, 6, 3, 2, 1), rop.Conv2d(4, 6, 3, 1, 2, 2), rop.Conv2d(4, 6, (5, 2), 3, 0),
+        rop.Conv2d(4, 6, 2, 2, 3, 3, 2),
+    ],
+)  # fmt: skip
+def test_multiplications_of_a_convolution_by_force(conv: rop.Conv2d):
     """Count the non-zero entries that a convolution of ones meets: the sum of its output."""
     import torch
 
-    x = torch.ones(1, conv.inputs, 11, 9)
-    weight = torch.ones(conv.outputs, conv.inputs // conv.groups, conv.kernel, conv.kernel)
+    x = torch.ones(1, conv.in_channels, 11, 9)
+    weight = torch.ones(conv.out_channels, conv.in_channels // conv.groups, *conv.kernel_size)
     y = torch.conv2d(x, weight, None, conv.stride, conv.padding, conv.dilation, conv.groups)
-    assert flops.multiplications(conv, (conv.inputs, 11, 9)) == int(y.sum())
+    assert flops.multiplications(conv, (conv.in_channels, 11, 9)) == int(y.sum())
 
 
 def test_residual_counts_both_branches():
@@ -94,7 +99,7 @@ def test_problem_is_sound(problem: Problem):
 
 
 def test_main_problems_are_the_published_ones():
-    assert [c.layer.outputs for c in flops.count(USPS)] == [8, 16, 32, 64, 10]
+    assert [c.layer.parameter_shapes()["bias"] for c in flops.count(USPS)] == [(8,), (16,), (32,), (64,), (10,)]
     assert USPS.size == 80 + 1168 + 4640 + 8256 + 650
     assert FOREST.size == 1100 + 420 + 420 + 147
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 import rop
 import rop.layers
-from tests import oracle
-from tests.cases import CASES, LOSS_CASES, Case, LossCase
+from rop import reference as oracle
+from rop.reference import differentiate, gradient, hessian, objective, output_shape, reference, tensor
+from tests.cases import CASES, LOSS_CASES, Case, LossCase, made
 from tests.checker import ORDERS, TOLERANCES, check, discrepancies
-from tests.oracle import differentiate, gradient, hessian, objective, output_shape, reference, tensor
 from tests.strategies import seeds
 from tests.test_layers import PLACES, before_the_loss
 from tests.test_losses import network
@@ -54,7 +54,7 @@ def test_oracle_of_every_layer_agrees_with_finite_differences(
     case: Case, data: st.DataObject, place: Any, training: bool, seed: int
 ) -> None:
     arguments, shapes = data.draw(case.drawn)
-    layer = rop.layers.LAYERS[case.name](**arguments)
+    layer = made(case, arguments)
     net, shape = place(layer, shapes)
     x = normal(seed, (data.draw(st.integers(case.least_batch, 8)), *shape))
     y = labels(seed, (len(x),), 3)

@@ -19,8 +19,9 @@ import pytest
 import torch
 
 import rop
+from rop import reference as oracle
 from rop.errors import RopError
-from tests import oracle, zoo
+from tests import zoo
 from tests.checker import TOLERANCES, check, discrepancies
 from tests.processes import environment, run_python
 from tests.zoo import direction, labels, normal, point

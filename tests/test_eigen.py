@@ -519,38 +519,6 @@ def test_after_a_solve_the_point_is_ready_for_r2(method: str) -> None:
     assert space.has_direction and np.array_equal(space.array("v0")[: w.size], found.vector)
 
 
-@both_precisions
-def test_scipy_runs_on_the_hessian(dtype: Any) -> None:
-    f, w = objective("conv", dtype)
-    p = f.at(w)
-    H = p.hessian()
-    assert H.shape == (w.size, w.size) and H.dtype == dtype
-    expected = eigen.lanczos(p, k=2, which="LA", tol=1e-4).values
-    np.testing.assert_allclose(np.sort(spla.eigsh(H, k=2, which="LA", v0=np.ones(w.size, dtype))[0])[::-1], expected,
-                               rtol=1e-3)  # fmt: skip
-    values, _ = spla.lobpcg(H, normal(0, (w.size, 2)).astype(dtype), largest=True, maxiter=200, tol=1e-3)
-    np.testing.assert_allclose(np.sort(values)[::-1], expected, rtol=1e-2)
-
-
-@both_precisions
-def test_the_operator_multiplies_whatever_scipy_allows(dtype: Any) -> None:
-    f, w = objective("tanh", dtype)
-    p = f.at(w)
-    H, v, block = p.hessian(), normal(0, w.shape), normal(1, (w.size, 3))
-    np.testing.assert_array_equal(H @ v, p.hvp(v))
-    np.testing.assert_array_equal(H @ block, p.hvp(block))
-    np.testing.assert_array_equal(H.matvec(v[:, None]), p.hvp(v)[:, None])
-    np.testing.assert_array_equal(H.rmatvec(v), p.hvp(v))
-    np.testing.assert_array_equal(H.H @ block, p.hvp(block))
-    np.testing.assert_array_equal(H.T @ v, p.hvp(v))
-    np.testing.assert_array_equal(v @ H, p.hvp(v))
-    np.testing.assert_array_equal(H @ np.ones(w.size, int), p.hvp(np.ones(w.size)))
-    for result in (H @ v, H @ block, H.rmatvec(v), H @ np.ones(w.size, int)):
-        assert result.dtype == dtype
-    with pytest.raises(TypeError, match="complex"):
-        H @ (1j * v)
-
-
 # ---------------------------------------------------------------------------------------------------------------
 # the whole spectrum
 # ---------------------------------------------------------------------------------------------------------------

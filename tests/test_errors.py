@@ -196,7 +196,8 @@ BAD_OBJECTIVES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]
     "device type": ({"device": 0}, Exception, ("device", "0")),
     "training": ({"training": "yes"}, TypeError, ("training", "yes")),
     "check_finite": ({"check_finite": "no"}, TypeError, ("check_finite", "no")),
-    "memory_limit": ({"memory_limit": -1}, ValueError, ("memory_limit", "-1")),
+    "memory_limit": ({"memory_limit": 2**70}, ValueError, ("memory_limit", "at most")),
+    "memory_limit below 0": ({"memory_limit": -1}, ValueError, ("memory_limit", "-1")),
     "memory_limit type": ({"memory_limit": "1GB"}, TypeError, ("memory_limit", "1GB")),
 }
 

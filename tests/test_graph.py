@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import pickle
+import re
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from rop.layers import (
     Concat,
     Conv2d,
     CrossEntropy,
+    Elementwise,
     Flatten,
     Identity,
     LeakyReLU,
@@ -43,6 +45,10 @@ from rop.layers import (
 
 def names(net: Graph) -> list[str]:
     return [slot.name for slot in net.slots]
+
+
+def _undefined(x: float) -> Any:
+    return x, x, x, missing  # type: ignore[name-defined]  # noqa: F821
 
 
 def usps_net() -> Sequential:
@@ -240,6 +246,11 @@ def test_init_refuses_other_seeds(seed: object) -> None:
         (MaxPool2d(2), (3, 5, 4), (3, 2, 2)),
         (MaxPool2d(3, stride=2, padding=1), (3, 5, 4), (3, 3, 2)),
         (AvgPool2d((2, 3), stride=1), (3, 5, 4), (3, 4, 2)),
+        (MaxPool2d(2, ceil_mode=True), (3, 5, 4), (3, 3, 2)),
+        (MaxPool2d(1, 3, ceil_mode=True), (3, 5, 4), (3, 2, 2)),
+        (AvgPool2d(2, 2, 1, ceil_mode=True), (3, 5, 2), (3, 3, 2)),
+        (AvgPool2d(3, 5, ceil_mode=True), (3, 9, 8), (3, 2, 2)),
+        (AdaptiveAvgPool2d((7, 2)), (3, 3, 9), (3, 7, 2)),
         (AdaptiveAvgPool2d((1, 1)), (3, 5, 4), (3, 1, 1)),
         (Flatten(), (3, 5, 4), (60,)),
         (Flatten(), (3,), (3,)),
@@ -432,12 +443,15 @@ REFUSED: dict[type, list[tuple[tuple[Any, ...], str]]] = {
     MaxPool2d: [((0,), "kernel_size"), ((2, 0), "stride"), ((2, 2, -1), "padding"), ((2, 2, 2), "half of kernel_size"),
                 (((4, 2), 2, (1, 2)), "half of kernel_size")],
     AvgPool2d: [((-2,), "kernel_size"), ((2, (1, 0)), "stride"), ((3, 2, 2), "half of kernel_size")],
-    AdaptiveAvgPool2d: [((2,), "only output_size 1"), (((1, 2),), "only output_size 1"), ((None,), "output_size")],
+    AdaptiveAvgPool2d: [((0,), "output_size"), (((1, -2),), "output_size"), ((None,), "output_size")],
     Flatten: [((0,), "start_dim"), ((1, 2), "end_dim"), ((True,), "start_dim")],
     LeakyReLU: [((float("nan"),), "negative_slope"), ((float("inf"),), "negative_slope"), (("a",), "negative_slope"),
                 ((1j,), "negative_slope")],
     Softplus: [((0,), "beta"), ((-1.0,), "beta"), ((1.0, float("inf")), "threshold"), ((1.0, None), "threshold")],
     GELU: [(("exact",), "approximate"), ((None,), "approximate")],
+    Elementwise: [((1.0,), "function"), ((abs,), "function"), ((lambda x: x,), "four numbers"), ((lambda: 0,), "takes"),
+                  ((lambda x: (x, x, x, x), 1.0), "takes"), ((lambda x: (x, x, x, "x"),), "four numbers"),
+                  ((lambda x, a: (x, x, x, x), "a"), "parameter 1"), ((_undefined,), "missing")],
     Softmax: [((0,), "dim"), ((2,), "dim"), ((1.0,), "dim")],
     LogSoftmax: [((0,), "dim"), ((True,), "dim")],
     BatchNorm1d: [((0,), "num_features"), ((3, 0.0), "eps"), ((3, -1e-5), "eps"), ((3, 1e-5, 1.5), "momentum"),
@@ -648,3 +662,27 @@ def test_targets_refused(loss: layers.Loss, y: object, error: type[Exception], m
 def test_an_empty_batch_is_refused(kind: type[layers.Loss]) -> None:
     with pytest.raises(ArgumentError, match="empty batch"):
         kind().targets(np.zeros((0,), int), 0, (3,), np.float32)
+
+
+def test_names_are_given_and_order_the_parameters() -> None:
+    x, body, head, tanh = Input(), Linear(3, 3), Linear(3, 2), Tanh()
+    net = Graph(x, head(tanh(body(x))), names={head: "head", body: "block.body", tanh: "block.tanh"})
+    assert [slot.name for slot in net.slots] == ["head.weight", "head.bias", "block.body.weight", "block.body.bias"]
+    assert net.offset(body, "weight") == 8 and net.name_of(tanh) == "block.tanh"
+    assert net.where(net.nodes[1]) == "layer block.body (Linear 3→3)"
+    assert [line.split()[0] for line in net.summary_text().splitlines()[1:4]] == ["block.body", "block.tanh", "head"]
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "word"),
+    [(lambda a, b: {a: "a"}, ArgumentError, "none for Linear 3→2"),
+     (lambda a, b: {a: "a", b: "a"}, ArgumentError, "'a' for 2 layers"),
+     (lambda a, b: {a: "a", b: "b", Linear(3, 3): "c"}, ArgumentError, "3 names for 2 layers"),
+     (lambda a, b: {a: "a", b: 7}, ArgumentTypeError, "strings"),
+     (lambda a, b: {a: "a", b: ""}, ArgumentTypeError, "strings"),
+     (lambda a, b: ["a", "b"], ArgumentTypeError, "dict")],
+)  # fmt: skip
+def test_names_that_do_not_fit_are_refused(names: Any, error: type[Exception], word: str) -> None:
+    x, a, b = Input(), Linear(3, 3), Linear(3, 2)
+    with pytest.raises(error, match=re.escape(word)):
+        Graph(x, b(a(x)), names=names(a, b))

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import rop
 import rop.layers
-from tests.cases import CASES, LOSS_CASES, Case
+from rop.reference import output_shape, reference
+from tests.cases import CASES, LOSS_CASES, Case, made
 from tests.checker import check
-from tests.oracle import output_shape, reference
 from tests.strategies import batch_sizes, seeds
 from tests.zoo import Shape, drawn_state, labels, normal
 
@@ -108,7 +108,7 @@ def test_layer_agrees_with_the_oracle(
 ) -> None:
     arguments, shapes = data.draw(case.drawn)
     batch = data.draw(batch_sizes(case.least_batch))
-    layer = rop.layers.LAYERS[case.name](**arguments)
+    layer = made(case, arguments)
     net, shape = place(layer, shapes)
     x = normal(seed, (batch, *shape))
     loss: Any

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import itertools
-import re
 from pathlib import Path
 
-import pytest
+from tests.markdown import blocks, compare, links, run
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.M | re.S)
-NUMBER = re.compile(r"[-+]?\d+\.\d+(?:e[-+]?\d+)?")
+BLOCKS = [(block.kind, block.content) for block in blocks(README)]
 
 
 def test_example_prints_what_the_readme_shows():
@@ -21,21 +17,16 @@ def test_example_prints_what_the_readme_shows():
         (block, after) for block, after in itertools.pairwise(BLOCKS) if block[0] == "python"
     )
     assert kind == "text", "the output follows its example in a text block"
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
-    assert NUMBER.sub("#", out.getvalue()) == NUMBER.sub("#", shown)
-    numbers, promised = ([float(n) for n in NUMBER.findall(text)] for text in (out.getvalue(), shown))
-    assert numbers == pytest.approx(promised, rel=2e-3, abs=2e-4)  # float32 on another processor
+    printed = run(code, "README.md", {"__name__": "readme"})
+    compare(printed, shown, rel=2e-3, absolute=2e-4)  # float32 on another processor
 
 
 def test_every_example_runs():
     """One after the other, as a reader would type them."""
     scope: dict[str, object] = {"__name__": "readme"}
-    with contextlib.redirect_stdout(io.StringIO()):
-        for kind, code in BLOCKS:
-            if kind == "python":
-                exec(compile(code, "README.md", "exec"), scope)
+    for kind, code in BLOCKS:
+        if kind == "python":
+            run(code, "README.md", scope)
     assert {"net", "fit"} <= set(scope)
 
 
@@ -50,5 +41,5 @@ def test_set_up_commands():
 
 
 def test_readme_links_exist():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+    for target in links(ROOT / "README.md"):
+        assert target.exists(), target

@@ -47,6 +47,41 @@ def same(a: Any, b: Any) -> None:
         np.testing.assert_equal({**one, "seconds": 0}, {**other, "seconds": 0})
 
 
+# ------------------------------------------------------------------------------------------------- going on from a fit
+@pytest.mark.parametrize("optimizer", [rop.SGD(lr=rop.inverse_epoch(0.3), momentum=0.9), rop.Adam(lr=0.01)])
+@pytest.mark.parametrize("solver", ["track", "lanczos"])
+def test_two_halves_are_a_whole(optimizer: Any, solver: str) -> None:
+    """A fit that goes on from another one on the same data ends with the bits of one run."""
+    given = {"optimizer": optimizer, "regularizer": rop.SpectralRadius(mu=0.05, solver=solver), "net": net()}
+    whole = fit(epochs=4, **given)
+    first = fit(epochs=3, **given)
+    last = fit(epochs=1, start=first, **given)
+    np.testing.assert_array_equal(last.w, whole.w)
+    assert last.history[0]["loss"] == whole.history[-1]["loss"] and last.history[0]["epoch"] == 4
+    assert (last.epochs, last.steps) == (whole.epochs, whole.steps) == (4, 36)
+    assert not np.array_equal(fit(epochs=1, w=first.w, **given).w, whole.w), "the optimizer's averages matter"
+
+
+def test_a_fit_goes_on_with_other_data_and_batches() -> None:
+    first = fit(epochs=2)
+    then = fit(epochs=2, data=moons(96, seed=5), batch_size=32, start=first)
+    assert (then.epochs, then.steps) == (4, 2 * 9 + 2 * 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"start": np.zeros(62)}, "expected start as the Fit"),
+        ({"w": np.zeros(62)}, "got both"),
+        ({"optimizer": rop.Adam()}, r"expected optimizer=rop\.SGD"),
+        ({"net": rop.Sequential(rop.Linear(2, 2))}, r"expected w of shape \(6,\)"),
+    ],
+)
+def test_a_start_that_does_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(rop.RopError, match=message):
+        fit(**{"start": fit(epochs=1), **options})
+
+
 # ------------------------------------------------------------------------------------------------------------- results
 def test_training_learns_and_the_penalty_flattens() -> None:
     results = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numba
@@ -11,67 +10,8 @@ import numpy as np
 import rop
 from rop.descent import Descent
 
-from ..problems import (
-    Activation,
-    BatchNorm,
-    Concat,
-    Conv,
-    Data,
-    Flatten,
-    GlobalAvgPool,
-    Layer,
-    Linear,
-    Pool,
-    Problem,
-    Residual,
-    Softmax,
-)
+from ..problems import Data, Problem
 from . import Engine, Step
-
-ACTIVATIONS = {
-    "relu": rop.ReLU,
-    "leaky_relu": rop.LeakyReLU,
-    "tanh": rop.Tanh,
-    "sigmoid": rop.Sigmoid,
-    "softplus": rop.Softplus,
-    "silu": rop.SiLU,
-    "gelu": rop.GELU,
-    "gelu_tanh": lambda: rop.GELU(approximate="tanh"),
-}
-
-
-def network(problem: Problem) -> Any:
-    x = rop.Input()
-    return rop.Graph(x, build(problem.layers, x, flat=len(problem.input_shape) == 1))
-
-
-def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
-    for layer in layers:
-        match layer:
-            case Linear(inputs, outputs, bias):
-                x = rop.Linear(inputs, outputs, bias=bias)(x)
-            case Conv(inputs, outputs, kernel, stride, padding, dilation, groups, bias):
-                x = rop.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, dilation=dilation,
-                               groups=groups, bias=bias)(x)
-            case Activation(kind):
-                x = ACTIVATIONS[kind]()(x)
-            case Pool("max", kernel, stride):
-                x = rop.MaxPool2d(kernel, stride)(x)
-            case Pool("avg", kernel, stride):
-                x = rop.AvgPool2d(kernel, stride)(x)
-            case GlobalAvgPool():
-                x = rop.AdaptiveAvgPool2d(1)(x)
-            case Flatten():
-                x, flat = rop.Flatten()(x), True
-            case Softmax(log):
-                x = rop.LogSoftmax(1)(x) if log else rop.Softmax(1)(x)
-            case BatchNorm(channels, eps):
-                x = (rop.BatchNorm1d if flat else rop.BatchNorm2d)(channels, eps=eps)(x)
-            case Residual(body, shortcut):
-                x = rop.Add()(build(body, x, flat), build(shortcut, x, flat))
-            case Concat(branches):
-                x = rop.Concat()(*(build(branch, x, flat) for branch in branches))
-    return x
 
 
 class Rop(Engine):
@@ -94,11 +34,11 @@ class Rop(Engine):
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
         numba.set_num_threads(self.threads)
-        self.f = rop.Objective(network(problem), self.loss(), data.x, data.y, dtype=np.dtype(dtype))
+        self.f = rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype),
+                               training=problem.training, state=problem.state())
         self.points, self.directions = data.points, data.directions
-
-    def loss(self) -> Any:
-        return rop.CrossEntropy() if self.problem.loss == "cross_entropy" else rop.MSE()
+        if not problem.training and problem.state():  # compiled steps train: batchnorm takes the batch's statistics
+            self.ways = {**self.ways, "step": ("step_python",)}
 
     def point(self) -> Any:
         return self.keep("point", lambda: self.f.at(self.points[0]))
@@ -128,7 +68,7 @@ class Rop(Engine):
     # ------------------------------------------------------------------------------------------------ steps and epochs
     def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
         penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative") if mu else None
-        return Descent(network(self.problem), self.loss(), x, y, batch_size=self.batch, w=self.points[0],
+        return Descent(self.f.net, self.f.loss, x, y, batch_size=self.batch, w=self.points[0],
                        dtype=self.dtype, regularizer=penalty)  # fmt: skip
 
     def step(self, repetition: int) -> Any:

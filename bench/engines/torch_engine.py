@@ -49,12 +49,13 @@ def fused(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     return F.batch_norm(x, None, None, gamma, beta, training=True, eps=eps)
 
 
-def written_out(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-    """Batchnorm in primitives, right at every order."""
+def written_out(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: Any = None) -> Tensor:
+    """Batchnorm in primitives, right at every order; with running mean and variance where they are given."""
     axes = [axis for axis in range(x.dim()) if axis != 1]
     column = (1, -1) + (1,) * (x.dim() - 2)
-    centred = x - x.mean(axes, keepdim=True)
-    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt() * gamma.view(column)
+    centred = x - (x.mean(axes, keepdim=True) if running is None else running[0].view(column))
+    variance = (centred * centred).mean(axes, keepdim=True) if running is None else running[1].view(column)
+    scale = (variance + eps).rsqrt() * gamma.view(column)
     return centred * scale + beta.view(column)
 
 
@@ -123,6 +124,7 @@ class Torch(Engine):
         self.points = [self.split(w) for w in data.points]
         self.directions = [self.split(v) for v in data.directions]
         self.sizes = [math.prod(p.shape) for p in problem.parameters()]
+        self.modules = modules_of(problem, self.points)
 
     def split(self, flat: np.ndarray) -> list[Tensor]:
         shapes = [p.shape for p in self.problem.parameters()]
@@ -132,10 +134,14 @@ class Torch(Engine):
 
     def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out, data: Any = None) -> Tensor:
         x, y = data or self.data
+        if self.modules:
+            return self.modules.loss(self.modules.outputs(parameters, x, norm is written_out), y)
         out = forward(self.problem.layers, iter(parameters), x, norm)
         return F.cross_entropy(out, y) if self.problem.loss == "cross_entropy" else F.mse_loss(out, y)
 
     def leaves(self, repetition: int) -> list[Tensor]:
+        if self.modules:
+            return self.modules.leaves[repetition % 2]
         return [w.detach().requires_grad_() for w in self.points[repetition % 2]]
 
     def grad(self, repetition: int) -> Any:
@@ -176,7 +182,7 @@ class Torch(Engine):
         loss = self.loss(w)
         g = torch.autograd.grad(loss, w, create_graph=True)
         hvp = torch.autograd.grad(g, w, v, create_graph=True)
-        r2 = torch.autograd.grad(hvp, w, v)
+        r2 = third(hvp, w, v)
         return loss, g, hvp, r2
 
     # ------------------------------------------------------------------------------------------------ steps and epochs
@@ -199,7 +205,7 @@ class Torch(Engine):
             direction = self.parts(v)
         hvp = torch.autograd.grad(g, w, direction, create_graph=True)
         eigenvalue = joined(hvp).dot(v)
-        r = torch.autograd.grad(hvp, w, direction)
+        r = third(hvp, w, direction)
         return loss, eigenvalue, moved(w, g, r, eigenvalue), v, joined(hvp)
 
     def epoch_tensors(self) -> Any:
@@ -247,6 +253,22 @@ class Torch(Engine):
     def flat(self, quantity: Any) -> np.ndarray:
         parts = quantity if isinstance(quantity, list | tuple) else [quantity]
         return np.concatenate([part.detach().double().numpy().ravel() for part in parts])
+
+
+def third(hvp: Sequence[Tensor], w: Sequence[Tensor], v: Sequence[Tensor]) -> Sequence[Tensor]:
+    """vᵀ∇H v from the graph of H v; zeros where H does not depend on w, as in least squares."""
+    bent = [(part, along) for part, along in zip(hvp, v, strict=True) if part.requires_grad]
+    if not bent:
+        return [torch.zeros_like(part) for part in w]
+    parts, along = zip(*bent, strict=True)
+    return torch.autograd.grad(parts, w, along, materialize_grads=True)
+
+
+def modules_of(problem: Problem, points: list[list[Tensor]]) -> Any:
+    """For a problem that is a torch module, its copies at the points."""
+    from ..modules import ModuleProblem, Modules
+
+    return Modules(problem, points, written_out) if isinstance(problem, ModuleProblem) else None
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

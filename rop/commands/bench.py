@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rop.commands.common import FAILED, OK, USAGE, add_command, positive
+from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
 
 
 def add(commands: Any) -> None:
@@ -25,6 +25,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
     parser.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
+    parser.add_argument("--torch-module", metavar="FILE.py:FUNCTION", help="your own torch module: what FUNCTION() "
+                        "returns, a module or (module, x[, y[, loss]]); see docs/benchmark-your-net.md")
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="of rop, torch, torch.func, jax (default all)")
     parser.add_argument("--works", nargs="+", metavar="NAME", help="what is computed (default all; see --list)")
     parser.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
@@ -84,7 +86,7 @@ def bench(options: argparse.Namespace) -> int:
             for path in report.plots(result, options.out, options.name or ""):
                 print(f"saved {path}")
         except ImportError:
-            print("note: no plots, because matplotlib is not installed (pip install 'rop[bench]')")
+            note_missing("plots", "matplotlib", "bench")
     return FAILED if result["failures"] else OK
 
 
@@ -94,9 +96,12 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
 
     settings = runner.Settings()
     given: dict[str, Any] = {}
+    if options.torch_module:
+        module = load_module(options.torch_module)
+        given.update(problems=(module,), batches=(len(module.x),))
     if options.problems:
         found = [problem for name in options.problems for problem in problems.find(name)]
-        given["problems"] = tuple(dict.fromkeys(found))
+        given["problems"] = tuple(dict.fromkeys([*given.get("problems", ()), *found]))
     elif options.growth and not options.full:
         given["problems"] = ()
     given["growth"] = options.growth or options.full
@@ -124,6 +129,13 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
     return replace(settings, rounds=options.rounds) if options.rounds else settings
 
 
+def load_module(name: str) -> Any:
+    """The problem of --torch-module; a ValueError says what is wrong with the file, the function or the module."""
+    if ":" not in name:
+        raise ValueError(f"--torch-module {name}: expected path/to/file.py:function")
+    return import_module("rop.bench.modules").load(name)
+
+
 def writable(options: argparse.Namespace) -> bool:
     """Find out before the run, not after it, that results cannot be saved."""
     for folder in filter(None, (options.json and options.json.parent, options.out)):
@@ -136,22 +148,3 @@ def writable(options: argparse.Namespace) -> bool:
         print(f"rop bench: --json takes a file, {options.json} is a folder", file=sys.stderr)
         return False
     return True
-
-
-class Progress:
-    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-
-    def __call__(self, text: str) -> None:
-        if self.live:
-            print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
-
-    def keep(self, text: str) -> None:
-        self.done()
-        print(text, file=sys.stderr, flush=True)
-
-    def done(self) -> None:
-        if self.live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

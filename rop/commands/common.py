@@ -1,8 +1,9 @@
-"""What commands share: exit codes, and how their parsers look."""
+"""What commands share: exit codes, how their parsers look, and a line that says what is going on."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,11 @@ def add_command(
     return parser
 
 
+def note_missing(what: str, package: str, extra: str) -> None:
+    """Say on standard error that something pleasant is left out, and how to get it."""
+    print(f"note: no {what}, because {package} is not installed (pip install 'rop[{extra}]')", file=sys.stderr)
+
+
 def positive(text: str) -> int:
     """
     >>> positive("12")
@@ -39,3 +45,22 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number from 1 up, got {text!r}")
     return number
+
+
+class Progress:
+    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+
+    def __call__(self, text: str) -> None:
+        if self.live:
+            print(f"\r\x1b[K{text[:110]}", end="", file=sys.stderr, flush=True)
+
+    def keep(self, text: str) -> None:
+        self.done()
+        print(text, file=sys.stderr, flush=True)
+
+    def done(self) -> None:
+        if self.live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import rop
-from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE, add_command, positive
+from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE, add_command, note_missing, positive
 from rop.experiments import EXPERIMENTS, SETTINGS
 from rop.optim import SGD, SOLVERS, Adam, Optimizer, cosine, inverse_epoch
 
@@ -155,15 +156,24 @@ def _train(run: Any, options: argparse.Namespace) -> int:
         print(f"{run.title()}: {run.net.size} parameters, {run.config['epochs']} epochs, batch "
               f"{run.config['batch_size']}, seed {run.config['seed']}", file=sys.stderr)  # fmt: skip
     try:
-        fit = run.train(options.data, progress=not options.quiet, profile=options.profile)
+        fit = run.train(options.data, progress=_progress(options), profile=options.profile)
     except TrainingInterrupted as stop:
         print(f"rop: {stop}" + ("" if run.folder is None else f"; rop resume {run.folder} goes on"), file=sys.stderr)
         return INTERRUPTED
     results = run.results(fit)
     _show(results, options, [f"written to {run.folder}"] if run.folder else [])
+    if run.folder and not find_spec("matplotlib"):
+        note_missing("curves.png", "matplotlib", "train")
     if options.profile and any(fit.profile.values()):
         _show_profile(fit.profile)
     return _finish(results, options)
+
+
+def _progress(options: argparse.Namespace) -> bool:
+    """Whether a progress bar is shown: training does not depend on it."""
+    if not options.quiet and not find_spec("rich"):
+        note_missing("progress bar", "rich", "train")
+    return not options.quiet and find_spec("rich") is not None
 
 
 def _show(results: dict[str, Any], options: argparse.Namespace, notes: list[str]) -> None:
@@ -249,7 +259,9 @@ def run_spectrum(options: argparse.Namespace) -> int:
         print(f"{'ρ':10}{results['rho']:.4g}")
     path = options.run / "spectrum.png"
     plt = pyplot()
-    if plt is not None:
+    if plt is None:
+        note_missing("spectrum.png", "matplotlib", "train")
+    else:
         _plot_density(plt, density, path, run.title())
         if not options.quiet:
             print(f"density written to {path}")

@@ -83,8 +83,9 @@ def cache_folder() -> Path:
 class KernelCache(_Cache):
     """Numba's index and data files under a name of our own, in ``cache_folder()``."""
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, slow: bool = True):
         self._file = IndexDataCacheFile(str(cache_folder()), name, source_digest())
+        self._slow = slow               # worth a word to the user when it has to be compiled
 
     @property
     def cache_path(self) -> str:
@@ -94,12 +95,14 @@ class KernelCache(_Cache):
         target_context.refresh()
         data = self._file.load((sig, target_context.codegen().magic_tuple()))
         if data is None:
-            announce()
+            if self._slow:
+                announce()
             return None
         return CompileResult._rebuild(target_context, *data)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        self._file.save((sig, data.codegen.magic_tuple()), data._reduce())
+        if not data.library.has_dynamic_globals:        # addresses, which mean nothing in another process
+            self._file.save((sig, data.codegen.magic_tuple()), data._reduce())
 
     def enable(self) -> None: ...
 
@@ -205,6 +208,8 @@ KERNELS: dict[str, Kernel] = {}
 class Kernel:
     """An instruction of the engine; ``address(dtype)`` compiles it or loads it from the cache."""
 
+    cache: Callable[[str], _Cache] = KernelCache        # where a kernel of this name is kept
+
     def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.operands = tuple(inspect.signature(function).parameters)
@@ -219,17 +224,20 @@ class Kernel:
         return int(self._entries[dtype].address or 0)
 
     def _compile(self, dtype: Any) -> CFunc:
+        return self._entry(self._body.made(dtype), dtype)
+
+    def _entry(self, body: Callable[..., Any], dtype: Any) -> CFunc:
         from rop.kernels.cpu.interpreter import entry
         name = f"{self.name}_{np.dtype(dtype).name}"
-        function = entry(self._body.made(dtype), len(self.operands), name)
-        return compiled(function, types.void(types.int64, types.int64, types.int64), name)
+        function = entry(body, len(self.operands), name)
+        return compiled(function, types.void(types.int64, types.int64, types.int64), self.cache(name))
 
 
-def compiled(function: Callable[..., Any], signature: Any, name: str) -> CFunc:
+def compiled(function: Callable[..., Any], signature: Any, cache: _Cache) -> CFunc:
     """A C function by its address, from the cache if it is there."""
     result: Any = CFunc(function, (signature.args, signature.return_type), locals={},
                    options={"fastmath": LOOP_MATH, "error_model": "numpy"})
-    result._cache = KernelCache(name)
+    result._cache = cache
     result.compile()
     return result
 

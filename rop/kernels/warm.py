@@ -28,8 +28,8 @@ def all_kernels() -> list[Kernel]:
     from rop.layers.elementwise import GELU
 
     layers = [activation() for activation in ACTIVATIONS.values()] + [GELU("tanh")]
-    activations = {kernel.name: kernel for kernel in (elementwise.activation(layer.function) for layer in layers)}
-    kernels = {**KERNELS, **activations}
+    activations = [elementwise.activation(layer.function, len(layer.parameters)) for layer in layers]
+    kernels = {**KERNELS, **{kernel.name: kernel for kernel in activations}}
     slow = ("loss.cross", "bilinear.products", "softmax.softmax", "bilinear.w", "batchnorm")
     return sorted(kernels.values(), key=lambda kernel: (not kernel.name.startswith(slow), kernel.name))
 

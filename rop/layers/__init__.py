@@ -13,7 +13,7 @@ product rule, so the jet of a product is (a b)⁰ = a⁰b⁰, (a b)¹ = a¹b⁰ 
 from rop.layers.base import Layer
 from rop.layers.batchnorm import BatchNorm1d, BatchNorm2d
 from rop.layers.conv import Conv2d
-from rop.layers.elementwise import ACTIVATIONS, GELU, Sigmoid, SiLU, Softplus, Tanh
+from rop.layers.elementwise import ACTIVATIONS, GELU, Elementwise, Sigmoid, SiLU, Softplus, Tanh
 from rop.layers.linear import Linear
 from rop.layers.loss import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
 from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -34,6 +34,7 @@ __all__ = [
     "Concat",
     "Conv2d",
     "CrossEntropy",
+    "Elementwise",
     "Flatten",
     "GELU",
     "Identity",
@@ -71,6 +72,7 @@ LAYERS: dict[str, type[Layer]] = {
         ReLU,
         LeakyReLU,
         *ACTIVATIONS.values(),
+        Elementwise,
         Softmax,
         LogSoftmax,
         BatchNorm1d,

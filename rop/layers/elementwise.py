@@ -4,19 +4,22 @@
     backward   h⁰ = σ′·g⁰          h¹ = σ″·x¹·g⁰ + σ′·g¹    h² = (σ‴·(x¹)² + σ″·x²)·g⁰ + 2σ″·x¹·g¹ + σ′·g²
 
 σ and its derivatives are taken at x⁰; g = ∂E/∂y, h = ∂E/∂x. One scalar function per layer returns (σ, σ′, σ″, σ‴);
-the loops over lanes are generated from it once, in kernels/. To add an activation, write its scalar function and its
-line in the registry below.
+the loops over lanes are generated from it once, in kernels/. A user's own activation is Elementwise(function); to add
+one to the package, write its scalar function and its line in the registry below.
 
-The scalar functions are compiled, each on its own, so they call nothing but ``math``. They must be finite for large
-|x|: exponentials take arguments ≤ 0 only.
+The scalar functions are compiled. Those below must be finite for large |x|: exponentials take arguments ≤ 0 only.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
+import types
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
+from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers._arguments import check_choice, check_float
 from rop.layers.base import Layer, Shape
 
@@ -130,14 +133,81 @@ def gelu_tanh(x: float) -> Derivatives:
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
-class Elementwise(Layer):
-    """y = function(x, *parameters) for every number x of the input, in any shape."""
+MOST_PARAMETERS = 2  # the kernels carry this many beside x
 
-    function: Scalar  # the scalar function above
+
+class Elementwise(Layer):
+    """y = f(x) for every number x of the input, in any shape: an activation of your own.
+
+    ``function(x, *parameters)`` takes one number and returns (f, f′, f″, f‴) there. It is plain Python that Numba
+    compiles: it may use ``math`` and NumPy, constants of its surroundings, and other functions, plain or compiled. The
+    engine is not compiled again, only the function's own loop, which takes a second or two and is kept on disk.
+    Parameters, at most two, are numbers that are given to the function after x; they are not trained. One function then
+    serves layers with different parameters. ``rop.check.layer`` says whether the derivatives are right.
+
+    >>> import math, rop
+    >>> def sine(x, frequency):
+    ...     s, c = math.sin(frequency * x), math.cos(frequency * x)
+    ...     return s, frequency * c, -frequency**2 * s, -frequency**3 * c
+    >>> net = rop.Sequential(rop.Linear(3, 4), rop.Elementwise(sine, 2.0), rop.Linear(4, 1))
+    >>> net.layers[1]
+    Elementwise(sine, 2.0)
+    """
+
+    function: Scalar
     parameters: tuple[float, ...] = ()  # what it takes after x
+
+    def __init__(self, function: Scalar, *parameters: float) -> None:
+        if len(parameters) > MOST_PARAMETERS:
+            raise ArgumentError(
+                f"Elementwise: at most {MOST_PARAMETERS} parameters fit beside x, got {len(parameters)}; constants can "
+                "stand in the function itself or around it"
+            )
+        numbers = tuple(check_float("Elementwise", f"parameter {i}", p) for i, p in enumerate(parameters, start=1))
+        self._set(function=_check_function(function, numbers), parameters=numbers)
 
     def output_shape(self, where: str, *shapes: Shape) -> Shape:
         return shapes[0]
+
+    def describe(self) -> str:
+        if type(self) is not Elementwise:
+            return super().describe()
+        return " ".join(["Elementwise", self.function.__name__, *map(repr, self.parameters)])
+
+    def __repr__(self) -> str:
+        if type(self) is not Elementwise:
+            return super().__repr__()
+        return f"Elementwise({', '.join([self.function.__name__, *map(repr, self.parameters)])})"
+
+
+def _check_function(function: Any, parameters: tuple[float, ...]) -> Scalar:
+    """The plain Python function, after a look at what it takes and, at one x, at what it returns."""
+    function = getattr(function, "py_func", function)  # one that is compiled with Numba already
+    if not isinstance(function, types.FunctionType):
+        raise ArgumentTypeError(
+            "Elementwise: function must be a Python function of one number x that returns (f, f′, f″, f‴), got "
+            f"{function!r} ({type(function).__name__})"
+        )
+    name, signature = function.__name__, inspect.signature(function)
+    try:
+        signature.bind(0.5, *parameters)
+    except TypeError:
+        raise ArgumentError(
+            f"Elementwise: function {name} takes {signature}, but gets x and {len(parameters)} parameter(s) "
+            f"{parameters}; write rop.Elementwise({name}, parameters...)"
+        ) from None
+    try:
+        found: Any = function(0.5, *parameters)
+    except (ArithmeticError, ValueError):  # a pole at this very x; the compiler looks at the rest
+        return function
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ArgumentError(f"Elementwise: function {name} fails at x = 0.5: {what}") from error
+    if not isinstance(found, tuple) or len(found) != 4 or not all(isinstance(number, Real) for number in found):
+        raise ArgumentError(
+            f"Elementwise: function {name} must return four numbers (f, f′, f″, f‴), got {found!r} at x = 0.5"
+        )
+    return function
 
 
 class Softplus(Elementwise):
@@ -163,12 +233,16 @@ class GELU(Elementwise):
         self._set(approximate=approximate, function=gelu_tanh if approximate == "tanh" else gelu)
 
 
-ACTIVATIONS: dict[str, type[Elementwise]] = {"Softplus": Softplus, "GELU": GELU}
+ACTIVATIONS: dict[str, Any] = {  # layer classes that take no arguments, or have defaults for all
+    "Softplus": Softplus,
+    "GELU": GELU,
+}
 
 
 def _activation(name: str, function: Scalar) -> Any:
     """Make and register a layer class without arguments for one scalar function."""
-    body = {"function": staticmethod(function), "__doc__": function.__doc__, "__module__": __name__}
+    body = {"function": staticmethod(function), "__init__": object.__init__, "__doc__": function.__doc__}
+    body["__module__"] = __name__
     ACTIVATIONS[name] = type(name, (Elementwise,), body)
     return ACTIVATIONS[name]
 

@@ -6,13 +6,15 @@ torch does). Moving w a little does not move m, so every order reads and writes 
     forward    y⁰ = x⁰[m]                 y¹ = x¹[m]                 y² = x²[m]
     backward   h⁰[j] = Σ_{i: m(i)=j} g⁰[i]     and the same for h¹ from g¹ and h² from g²
 
-AvgPool2d and AdaptiveAvgPool2d(1) are a fixed linear map A, y = A x, whose row i holds 1/|window i|:
+AvgPool2d and AdaptiveAvgPool2d are a fixed linear map A, y = A x, whose row i holds 1/|window i|:
 
     forward    y⁰ = A x⁰                  y¹ = A x¹                  y² = A x²
     backward   h⁰ = Aᵀ g⁰                 h¹ = Aᵀ g¹                 h² = Aᵀ g²
 
 |window i| counts padding pixels too unless count_include_pad is False. Padding is −∞ for the maximum, 0 for the
-average.
+average. With ceil_mode a last window that begins in the image, or in the padding before it, but reaches beyond the
+padding behind it is there, too; what lies beyond does not count. Window i of n that AdaptiveAvgPool2d lays over s
+pixels reaches from ⌊i·s/n⌋ to just before ⌈(i+1)·s/n⌉.
 """
 
 from __future__ import annotations
@@ -28,8 +30,17 @@ class Pool2d(Layer):
     kernel_size: Pair
     stride: Pair
     padding: Pair
+    ceil_mode: bool
 
-    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
+    # ceil_mode is keyword-only: its position in torch differs from pooling to pooling.
+    def __init__(
+        self,
+        kernel_size: int | Pair,
+        stride: int | Pair | None = None,
+        padding: int | Pair = 0,
+        *,
+        ceil_mode: bool = False,
+    ) -> None:
         owner = type(self).__name__
         kernel = check_pair(owner, "kernel_size", kernel_size)
         pad = check_pair(owner, "padding", padding, minimum=0)
@@ -39,12 +50,21 @@ class Pool2d(Layer):
             kernel_size=kernel,
             stride=kernel if stride is None else check_pair(owner, "stride", stride),
             padding=pad,
+            ceil_mode=check_bool(owner, "ceil_mode", ceil_mode),
         )
 
     def output_shape(self, where: str, *shapes: Shape) -> Shape:
         (shape,) = shapes
         check_image(where, shape)
-        return (shape[0], *window_count(where, shape, self.kernel_size, self.stride, self.padding))
+        rows, columns = window_count(where, shape, self.kernel_size, self.stride, self.padding)
+        if self.ceil_mode:
+            rows, columns = rows + self._one_more(0, shape[1], rows), columns + self._one_more(1, shape[2], columns)
+        return shape[0], rows, columns
+
+    def _one_more(self, axis: int, size: int, count: int) -> bool:
+        """Whether pixels are left behind the last of ``count`` windows and the next one would begin before them."""
+        kernel, stride, padding = self.kernel_size[axis], self.stride[axis], self.padding[axis]
+        return (count - 1) * stride + kernel < size + 2 * padding and count * stride < size + padding
 
     def describe(self) -> str:
         return f"{type(self).__name__} {self.kernel_size[0]}×{self.kernel_size[1]}"
@@ -67,41 +87,37 @@ class AvgPool2d(Pool2d):
 
     count_include_pad: bool
 
-    # Keyword-only: torch's fourth positional argument is another one (ceil_mode).
     def __init__(
         self,
         kernel_size: int | Pair,
         stride: int | Pair | None = None,
         padding: int | Pair = 0,
         *,
+        ceil_mode: bool = False,
         count_include_pad: bool = True,
     ) -> None:
-        super().__init__(kernel_size, stride, padding)
+        super().__init__(kernel_size, stride, padding, ceil_mode=ceil_mode)
         self._set(count_include_pad=check_bool("AvgPool2d", "count_include_pad", count_include_pad))
 
 
 class AdaptiveAvgPool2d(Layer):
-    """The mean of each channel over the whole image; 1 or (1, 1) is the only output size there is.
+    """The means of as many windows as the output has pixels, however large the image is.
 
     >>> AdaptiveAvgPool2d(1).output_shape("layer 0", (8, 5, 4))
     (8, 1, 1)
+    >>> AdaptiveAvgPool2d((7, 7)).output_shape("layer 0", (8, 13, 4))
+    (8, 7, 7)
     """
 
     output_size: Pair
 
     def __init__(self, output_size: int | Pair) -> None:
-        size = check_pair("AdaptiveAvgPool2d", "output_size", output_size)
-        if size != (1, 1):
-            raise ArgumentError(
-                f"AdaptiveAvgPool2d: only output_size 1 or (1, 1) is supported, got {output_size!r}; "
-                "use AvgPool2d for other sizes"
-            )
-        self._set(output_size=size)
+        self._set(output_size=check_pair("AdaptiveAvgPool2d", "output_size", output_size))
 
     def output_shape(self, where: str, *shapes: Shape) -> Shape:
         (shape,) = shapes
         check_image(where, shape)
-        return (shape[0], 1, 1)
+        return (shape[0], *self.output_size)
 
     def describe(self) -> str:
-        return "AdaptiveAvgPool2d 1×1"
+        return f"AdaptiveAvgPool2d {self.output_size[0]}×{self.output_size[1]}"

@@ -23,7 +23,8 @@ class Activation(Operation):
         x, kept, count = self.x[0], self._kept(plan), self.y.rows * plan.lanes
         if k == 0:
             a, b = (*self.layer.parameters, 0.0, 0.0)[:2]
-            code.tile(elementwise.activation(self.layer.function), y=plan.at(self.y.buffer, 0), **kept,
+            kernel = elementwise.activation(self.layer.function, len(self.layer.parameters))
+            code.tile(kernel, y=plan.at(self.y.buffer, 0), **kept,
                       x=plan.at(x.buffer, 0), count=count, a=float(a), b=float(b))
         elif k in self.y.levels:
             del kept["d3"]

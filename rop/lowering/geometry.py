@@ -35,3 +35,14 @@ class Geometry:
         """Taps numbered with columns from right to left: then output pixels ascend with the tap."""
         a, b = np.divmod(tap, self.kernel[1])
         return a * self.kernel[1] + self.kernel[1] - 1 - b
+
+
+def adaptive_pairs(image: tuple[int, ...], output: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """Input and output pixel of every pair that meets in windows laid evenly over an image (rop/layers/pool.py),
+    ordered by output pixel."""
+    sides = []
+    for size, count in zip(image, output, strict=True):
+        i, j = np.arange(count)[:, None], np.arange(size)[None, :]
+        sides.append((i * size // count <= j) & (j < -(-(i + 1) * size // count)))           # (window, pixel)
+    r, c, row, column = np.nonzero(sides[0][:, None, :, None] & sides[1][None, :, None, :])
+    return row * image[1] + column, r * output[1] + c

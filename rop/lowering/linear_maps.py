@@ -7,8 +7,9 @@ import numpy as np
 
 from rop.graph import Node
 from rop.kernels.cpu import linear_maps
-from rop.layers import AdaptiveAvgPool2d, AvgPool2d
-from rop.lowering.geometry import Geometry
+from rop.layers import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+from rop.layers.base import Shape
+from rop.lowering.geometry import Geometry, adaptive_pairs
 from rop.lowering.plan import Operation, Plan, Value
 from rop.program import Code, Ref
 
@@ -16,9 +17,8 @@ from rop.program import Code, Ref
 class Windows(Operation):
     """What max and average pooling share: tables of windows, one entry per (output pixel, input pixel)."""
 
-    def __init__(self, plan: Plan, node: Node, x: Value, geometry: Geometry):
+    def __init__(self, plan: Plan, node: Node, x: Value):
         self.reads(x)
-        self.geometry = geometry
         self.y = plan.value(plan.shapes[node], x.levels, x.needs_gradient)
         self._bounds: tuple[int, int] | None = None
 
@@ -42,21 +42,27 @@ class AveragePool(Windows):
     """Average pooling: the same weighted sums at every order."""
 
     def __init__(self, plan: Plan, node: Node, layer: AvgPool2d | AdaptiveAvgPool2d, x: Value):
-        output = plan.shapes[node][1:]
-        if isinstance(layer, AdaptiveAvgPool2d):
-            geometry = Geometry(x.shape[1:], output, x.shape[1:])
-            self.count_padding = False
-        else:
-            geometry = Geometry(x.shape[1:], output, layer.kernel_size, layer.stride, layer.padding)
-            self.count_padding = layer.count_include_pad
-        super().__init__(plan, node, x, geometry)
+        super().__init__(plan, node, x)
+        self.layer = layer
 
     def entries(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        pixel_in, pixel_out, _ = self.geometry.triples()
-        inside = np.bincount(pixel_out, minlength=self.y.pixels)
-        share = 1 / (np.full(self.y.pixels, self.geometry.taps) if self.count_padding else np.maximum(inside, 1))
-        bits = share.astype(plan.dtype).view(f"i{plan.itemsize}").astype(np.int64)
-        return pixel_in, pixel_out, bits[pixel_out]
+        image, output = self.x[0].shape[1:], self.y.shape[1:]
+        if isinstance(self.layer, AdaptiveAvgPool2d):
+            pixel_in, pixel_out = adaptive_pairs(image, output)
+        else:
+            pixel_in, pixel_out, _ = window_geometry(self.layer, image, output).triples()
+        share = (1 / self._counts(pixel_out)).astype(plan.dtype)
+        return pixel_in, pixel_out, share.view(f"i{plan.itemsize}").astype(np.int64)[pixel_out]
+
+    def _counts(self, pixel_out: np.ndarray) -> np.ndarray:
+        """Pixels of each window, among them those of the padding if they count."""
+        if isinstance(self.layer, AdaptiveAvgPool2d) or not self.layer.count_include_pad:
+            return np.maximum(np.bincount(pixel_out, minlength=self.y.pixels), 1)
+        sides = zip(self.x[0].shape[1:], self.y.shape[1:], self.layer.kernel_size, self.layer.stride,
+                    self.layer.padding, strict=True)
+        rows, columns = (np.minimum(kernel, size + 2 * padding - stride * np.arange(count))
+                         for size, count, kernel, stride, padding in sides)
+        return np.outer(rows, columns).ravel()
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k in self.y.levels:
@@ -67,6 +73,10 @@ class AveragePool(Windows):
         if self.h[0] is not None:
             code.tile(linear_maps.weighted_sum, y=plan.at(self.h[0], k), x=plan.at(self.g, k),
                       bounds=self.bounds(plan)[1], pixels=self.x[0].pixels, size=self.y.channels * plan.lane_bytes)
+
+
+def window_geometry(layer: AvgPool2d | MaxPool2d, image: Shape, output: Shape) -> Geometry:
+    return Geometry(image, output, layer.kernel_size, layer.stride, layer.padding)
 
 
 class PermuteOperation(Operation):

@@ -8,8 +8,7 @@ from rop.kernels.cpu import select
 from rop.layers import MaxPool2d, ReLU
 from rop.layers.relu import Rectifier
 from rop.lowering.bilinear import Products
-from rop.lowering.geometry import Geometry
-from rop.lowering.linear_maps import Windows
+from rop.lowering.linear_maps import Windows, window_geometry
 from rop.lowering.plan import Operation, Plan, Value
 from rop.program import Code, Operand, Ref
 
@@ -39,8 +38,8 @@ class MaxPool(Windows):
     """Max pooling, and the ReLU before it: max(0, max x) chooses the same."""
 
     def __init__(self, plan: Plan, node: Node, layer: MaxPool2d, x: Value):
-        super().__init__(plan, node, x, Geometry(x.shape[1:], plan.shapes[node][1:], layer.kernel_size, layer.stride,
-                                                 layer.padding))
+        super().__init__(plan, node, x)
+        self.geometry = window_geometry(layer, x.shape[1:], self.y.shape[1:])
         self.relu = node.inputs[0] in plan.into_pool
         self.chosen = plan.buffer(self.y.rows, (0,))
 

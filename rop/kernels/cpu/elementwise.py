@@ -4,16 +4,33 @@ Order 0 keeps σ′, σ″, σ‴ at x⁰; every later pass, forward or backward
 """
 from __future__ import annotations
 
-import hashlib
-import inspect
+import re
+import types as pytypes
 from collections.abc import Callable
-from functools import cache
+from functools import partial
 from typing import Any
 
-from rop.kernels.compile import Kernel, formula, helper, kernel, loop, real
-from rop.kernels.cpu.mathematics import vector_math
+import numba
+import numpy as np
+from numba.core.caching import NullCache
+from numba.core.ccallback import CFunc
+
+from rop.kernels.compile import (
+    FORMULA_MATH,
+    OPTIONS,
+    Kernel,
+    KernelCache,
+    PerPrecision,
+    formula,
+    helper,
+    kernel,
+    loop,
+    real,
+)
+from rop.kernels.cpu.mathematics import versions
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import number_in
+from rop.kernels.scalar import compilable, identity, refusal
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
@@ -38,6 +55,9 @@ def _call_2(x, a, b):
     return function(x, a, b)
 
 
+_CALLS = _call_0, _call_1, _call_2
+
+
 def _activate(y, d1, d2, d3, x, a, b):
     for i in range(y.size):
         y[i], d1[i], d2[i], d3[i] = scalar(x[i], a, b)
@@ -49,13 +69,49 @@ def _activation(y, d1, d2, d3, x, count, a, b):
              real(number_in(a)), real(number_in(b)))
 
 
-@cache
-def activation(of: Callable[..., Any]) -> Kernel:
-    """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴)."""
-    adapter = (_call_0, _call_1, _call_2)[len(inspect.signature(of).parameters) - 1]
-    called = helper(adapter, function=formula(of, vector_math))
-    identity = hashlib.sha256(of.__code__.co_code + repr(of.__code__.co_consts).encode()).hexdigest()[:12]
-    return Kernel(_activation, f"elementwise.{of.__name__}-{identity}", activate=loop(_activate, scalar=called))
+class Activation(Kernel):
+    """The order-0 kernel of one scalar function. The first version of the function that compiles is used:
+    all numbers of the precision's type, or integers as they are, or also ``math`` and NumPy as they are."""
+
+    def __init__(self, of: Callable[..., Any], count: int):
+        known = identity(of)
+        self._of, self._count = of, count
+        self.cache = partial(KernelCache, slow=False) if known else lambda name: NullCache()
+        self._tag = re.sub(r"\W", "", of.__name__) + "_" + (known or f"{id(of):x}")
+        super().__init__(_activation, f"elementwise.{self._tag}-{count}")
+
+    def _compile(self, dtype: Any) -> CFunc:
+        for whole_numbers, ours in ((False, True), (True, True), (True, False)):
+            scalar = partial(self._scalar, whole_numbers=whole_numbers, ours=ours)
+            called = helper(self._own(_CALLS[self._count]), function=PerPrecision(scalar))
+            body = helper(self._own(_activation), activate=loop(self._own(_activate), scalar=called))
+            try:
+                return self._entry(body.made(dtype), dtype)
+            except Exception as error:                  # Numba raises all kinds
+                refused = error
+        raise refusal(self._of, scalar(dtype), (numba.from_dtype(np.dtype(dtype)),) * (1 + self._count)) or refused
+
+    def _scalar(self, dtype: Any, whole_numbers: bool, ours: bool) -> Any:
+        jit = numba.njit(fastmath=FORMULA_MATH, **OPTIONS)
+        return jit(compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers, self._tag))
+
+    def _own(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under a name that no other activation has: compiled code is linked by name, also code that
+        different processes have left in the cache."""
+        copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{self._tag}")
+        copy.__module__ = function.__module__
+        return copy
+
+
+_activations: dict[Any, Activation] = {}
+
+
+def activation(of: Callable[..., Any], count: int) -> Activation:
+    """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters."""
+    key = identity(of) or of, count
+    if key not in _activations:
+        _activations[key] = Activation(of, count)
+    return _activations[key]
 
 
 # ------------------------------------------------------------------------------------- the orders, for all activations

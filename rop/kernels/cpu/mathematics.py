@@ -75,6 +75,7 @@ _LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
 
 
 limits: Any = ()                # bound per precision: the numbers above
+infinity: Any = np.inf          # likewise: a float64 among float32 would make all that follows float64
 expm1: Any = None
 
 
@@ -85,7 +86,7 @@ def _exp(x):
     r = (inside - n * ln2_high) - n * ln2_low
     half = power_of_two(n - 1)                               # n may be one too large for the exponent: two steps
     y = (half * series(r) + half) * 2
-    return x if x != x else (y if x >= low else 0.0) if x <= high else np.inf
+    return x if x != x else (y if x >= low else 0.0) if x <= high else infinity
 
 
 def _expm1(x):
@@ -95,7 +96,7 @@ def _expm1(x):
     r = (inside - n * ln2_high) - n * ln2_low
     half = power_of_two(n - 1)
     y = (half * series(r) + (half - 0.5)) * 2
-    return x if x != x else y if x <= high else np.inf
+    return x if x != x else y if x <= high else infinity
 
 
 def _tanh(x):
@@ -105,15 +106,26 @@ def _tanh(x):
     return y if x >= 0 else -y
 
 
-def _module(dtype: Any) -> pytypes.ModuleType:
-    module = pytypes.ModuleType(f"math_{np.dtype(dtype).name}")
-    module.__dict__.update({name: value for name, value in vars(math).items() if not name.startswith("_")})
-    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype])}
-    vars(module)["exp"] = _compiled(_exp, dtype, **bind)
-    vars(module)["expm1"] = _compiled(_expm1, dtype, **bind)
-    vars(module)["tanh"] = _compiled(_tanh, dtype, expm1=vars(module)["expm1"])
+def _functions(dtype: Any) -> dict[str, Any]:
+    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype]), "infinity": dtype(np.inf)}
+    expm1 = _compiled(_expm1, dtype, **bind)
+    return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1)}
+
+
+def _module(dtype: Any, original: pytypes.ModuleType = math) -> pytypes.ModuleType:
+    """The module ``original`` with our functions in place of its own."""
+    module = pytypes.ModuleType(f"{original.__name__}_{np.dtype(dtype).name}")
+    module.__dict__.update({name: value for name, value in vars(original).items() if not name.startswith("_")})
+    module.__dict__.update(functions.made(dtype))
     return module
 
 
+def _versions(dtype: Any) -> dict[Any, Any]:
+    ours = {getattr(module, name): own for module in (math, np) for name, own in functions.made(dtype).items()}
+    return {math: vector_math.made(dtype), np: _module(dtype, np), **ours}
+
+
+functions = PerPrecision(_functions)
 vector_math = PerPrecision(_module)
-exp = PerPrecision(lambda dtype: vars(vector_math.made(dtype))["exp"])
+versions = PerPrecision(_versions)      # of modules and functions, for ``scalar.compilable``
+exp = PerPrecision(lambda dtype: functions.made(dtype)["exp"])

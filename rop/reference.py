@@ -1,5 +1,7 @@
 """An independent second opinion: loss, gradient, H·v and vᵀ∇H·v of a rop network by PyTorch's triple backward.
 
+The tests and ``rop check`` compare with it; nothing else needs torch (pip install 'rop[torch]').
+
 The network is walked node by node in float64 with `torch.nn.functional`; every parameter is a view into ONE flat
 tensor, so tied layers need no special care. The derivatives come from autograd alone:
 
@@ -20,6 +22,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from rop.layers.elementwise import ACTIVATIONS, Elementwise
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -57,13 +61,32 @@ ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "GELU": lambda layer, x: gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x),
 }
 
+class GivenDerivative(torch.autograd.Function):
+    """Derivative number k of an activation of a user's own, as its scalar function gives it; the gradient is number
+    k + 1. So autograd says what should follow from the derivatives that were given, right or wrong."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: Elementwise, k: int) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.layer, ctx.k = layer, k
+        numbers = [layer.function(number, *layer.parameters)[k] for number in x.detach().flatten().tolist()]
+        return torch.tensor(numbers, dtype=x.dtype).view(x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * GivenDerivative.apply(x, ctx.layer, ctx.k + 1), None, None
+
+
 PARAMETER_FREE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "Flatten": lambda layer, x: torch.flatten(x, 1),
-    "MaxPool2d": lambda layer, x: F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding),
-    "AvgPool2d": lambda layer, x: F.avg_pool2d(
-        x, layer.kernel_size, layer.stride, layer.padding, count_include_pad=getattr(layer, "count_include_pad", True)
+    "MaxPool2d": lambda layer, x: F.max_pool2d(
+        x, layer.kernel_size, layer.stride, layer.padding, ceil_mode=layer.ceil_mode
     ),
-    "AdaptiveAvgPool2d": lambda layer, x: x.mean((2, 3), keepdim=True),
+    "AvgPool2d": lambda layer, x: F.avg_pool2d(
+        x, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad
+    ),
+    "AdaptiveAvgPool2d": lambda layer, x: F.adaptive_avg_pool2d(x, layer.output_size),
     "Softmax": lambda layer, x: torch.softmax(x, 1),
     "LogSoftmax": lambda layer, x: torch.log_softmax(x, 1),
 }
@@ -126,6 +149,8 @@ def apply(layer: Any, p: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
         return ELEMENTWISE[name](layer, x)
     if name in PARAMETER_FREE:
         return PARAMETER_FREE[name](layer, x)
+    if isinstance(layer, Elementwise) and name not in ACTIVATIONS:  # those of the package are torch's own, above
+        return GivenDerivative.apply(x, layer, 0)
     return WITH_PARAMETERS[name](layer, p, x)
 
 

@@ -1,0 +1,69 @@
+"""The problems' networks as nets of rop: what its engine runs, and what flops.py counts the products of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import rop
+
+from .problems import (
+    Activation,
+    BatchNorm,
+    Concat,
+    Conv,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    Pool,
+    Residual,
+    Shape,
+    Softmax,
+)
+
+ACTIVATIONS = {
+    "relu": rop.ReLU,
+    "leaky_relu": rop.LeakyReLU,
+    "tanh": rop.Tanh,
+    "sigmoid": rop.Sigmoid,
+    "softplus": rop.Softplus,
+    "silu": rop.SiLU,
+    "gelu": rop.GELU,
+    "gelu_tanh": lambda: rop.GELU(approximate="tanh"),
+}
+LOSSES = {"cross_entropy": rop.CrossEntropy, "mse": rop.MSE}
+
+
+def network(layers: Sequence[Layer], input_shape: Shape) -> rop.Graph:
+    x = rop.Input()
+    return rop.Graph(x, build(layers, x, flat=len(input_shape) == 1))
+
+
+def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
+    for layer in layers:
+        match layer:
+            case Linear(inputs, outputs, bias):
+                x = rop.Linear(inputs, outputs, bias=bias)(x)
+            case Conv(inputs, outputs, kernel, stride, padding, dilation, groups, bias):
+                x = rop.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, dilation=dilation,
+                               groups=groups, bias=bias)(x)
+            case Activation(kind):
+                x = ACTIVATIONS[kind]()(x)
+            case Pool("max", kernel, stride):
+                x = rop.MaxPool2d(kernel, stride)(x)
+            case Pool("avg", kernel, stride):
+                x = rop.AvgPool2d(kernel, stride)(x)
+            case GlobalAvgPool():
+                x = rop.AdaptiveAvgPool2d(1)(x)
+            case Flatten():
+                x, flat = rop.Flatten()(x), True
+            case Softmax(log):
+                x = rop.LogSoftmax(1)(x) if log else rop.Softmax(1)(x)
+            case BatchNorm(channels, eps):
+                x = (rop.BatchNorm1d if flat else rop.BatchNorm2d)(channels, eps=eps)(x)
+            case Residual(body, shortcut):
+                x = rop.Add()(build(body, x, flat), build(shortcut, x, flat))
+            case Concat(branches):
+                x = rop.Concat()(*(build(branch, x, flat) for branch in branches))
+    return x

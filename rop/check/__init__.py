@@ -1,0 +1,195 @@
+"""Checks derivatives: of an activation, a layer, a loss or a whole network, the package's or your own.
+
+>>> import math, rop
+>>> def swish(x):
+...     s = 1 / (1 + math.exp(-x))
+...     d = s * (1 - s)
+...     return x * s, s + x * d, 2 * d + x * d * (1 - s), 0.0       # the last two are wrong
+>>> found = rop.check.layer(swish, engine=False)
+>>> found.ok, [d.name for d in found.wrong]
+(False, ['f″', 'f‴'])
+
+``layer``, ``loss`` and ``network`` return a ``Result``: rows, a verdict, and tables for ``print``; in tests,
+``result.raise_if_wrong()``. The command `rop check` does the same for everything the package has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from rop.check.derivatives import Derivative, check_derivatives, points_in
+from rop.check.report import CheckFailed, Result, worst
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.graph import Graph
+from rop.layers._arguments import check_dtype, check_int
+from rop.layers.base import Layer, Shape
+from rop.layers.elementwise import Elementwise
+from rop.layers.loss import Loss
+
+__all__ = ["CheckFailed", "Result", "layer", "loss", "network", "everything"]
+
+BOTH = ("float64", "float32")
+RANGE, POINTS = (-6.0, 6.0), 201  # where the derivatives of a scalar function are looked at
+
+
+def layer(
+    layer: Layer | Callable[..., Any],
+    *,
+    shape: Shape | None = None,
+    x: Any = None,
+    dtypes: Sequence[Any] = BOTH,
+    orders: Sequence[int] = (0, 1, 2),
+    training: bool = True,
+    engine: bool = True,
+) -> Result:
+    """Checks a layer, or a function (f, f′, f″, f‴) as rop.Elementwise takes it.
+
+    For an elementwise layer each derivative is compared with differences of the one before it, at the points ``x``
+    (default: 201 points from −6 to 6); the result says which is wrong, at which x and by how much. Then the layer runs
+    in the engine, on random inputs of the given ``shape`` (without the batch; guessed if left out): its outputs, what
+    it sends back to its input and to its weights are compared at every order with torch, with differences and by
+    identities. ``engine=False`` leaves that out.
+
+    >>> import rop
+    >>> rop.check.layer(rop.Linear(3, 2), dtypes=["float64"]).ok
+    True
+    """
+    from rop.check.stand import LayerStand, fitting_shapes
+
+    if isinstance(layer, type):
+        raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write {layer.__name__}(...)")
+    if not isinstance(layer, Layer):
+        layer = Elementwise(layer)
+    derivatives = _scalar(layer, x) if isinstance(layer, Elementwise) else []
+    rows = []
+    if engine:
+        shapes = fitting_shapes(layer) if shape is None else (tuple(shape),) * max(1, layer.min_inputs)
+        rows = _rows(LayerStand(layer, shapes, training=training), _name(layer), dtypes, orders)
+    return Result(_name(layer), tuple(rows), tuple(derivatives), torch_version())
+
+
+def loss(
+    loss: Loss,
+    *,
+    shape: Shape | None = None,
+    y: Any = None,
+    dtypes: Sequence[Any] = BOTH,
+    orders: Sequence[int] = (0, 1, 2),
+) -> Result:
+    """Checks a loss on random outputs of the given shape (without the batch) with the targets y.
+
+    Both are drawn if they are left out. There are 17 samples, or 5 for outputs of more than four pixels.
+
+    >>> import numpy as np, rop
+    >>> rop.check.loss(rop.CrossEntropy(label_smoothing=0.1), dtypes=["float64"]).ok
+    True
+    """
+    from rop.check.stand import LossStand, fitting_targets
+
+    if not isinstance(loss, Loss):
+        raise ArgumentTypeError(f"check: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
+    shape, drawn = fitting_targets(loss, shape)
+    targets = drawn if y is None else np.asarray(y)
+    if targets.ndim == 0 or len(targets) != len(drawn):
+        raise ArgumentError(f"check: expected targets of {len(drawn)} samples, got shape {targets.shape}")
+    rows = _rows(LossStand(loss, shape, targets), type(loss).__name__, dtypes, orders)
+    return Result(type(loss).__name__, tuple(rows), (), torch_version())
+
+
+def network(
+    net: Graph,
+    loss: Loss,
+    x: Any,
+    y: Any,
+    *,
+    w: Any = None,
+    v: Any = None,
+    state: Mapping[str, np.ndarray] | None = None,
+    training: bool = True,
+    dtypes: Sequence[Any] = BOTH,
+    orders: Sequence[int] = (0, 1, 2),
+) -> Result:
+    """Checks a whole network with its loss and data: loss, gradient, H·v and vᵀ∇H·v, parameter by parameter.
+
+    Directions are the names of the parameters, and "loss" for E⁰, E¹, E². w and v are drawn if they are left out. The
+    derivatives of the activations of your own in the net are checked first. Networks with kinks (ReLU, max pooling) are
+    compared with differences in float64 only, with small steps.
+
+    >>> import numpy as np, rop
+    >>> net = rop.Sequential(rop.Linear(3, 4), rop.Tanh(), rop.Linear(4, 2))
+    >>> x, y = np.random.default_rng(0).standard_normal((8, 3)), np.arange(8) % 2
+    >>> rop.check.network(net, rop.CrossEntropy(), x, y, dtypes=["float64"]).ok
+    True
+    """
+    from rop.check.stand import NetworkStand
+
+    if not isinstance(net, Graph):
+        raise ArgumentTypeError(f"check: expected a rop.Sequential or rop.Graph, got {type(net).__name__}")
+    own = {one.describe(): one for one in net.layers if type(one) is Elementwise}
+    derivatives = [found for one in own.values() for found in _scalar(one, None)]
+    stand = NetworkStand(net, loss, np.asarray(x), np.asarray(y), training=training, state=state)
+    for name, given in (("w", w), ("v", v)):
+        if given is not None:
+            vector = np.asarray(given, np.float64)
+            if vector.shape != (net.size,):
+                raise ArgumentError(f"check: {name}: expected shape ({net.size},), got {vector.shape}")
+            setattr(stand, name, vector)
+    rows = _rows(stand, "network", dtypes, orders)
+    return Result(f"network of {net.size} parameters", tuple(rows), tuple(derivatives), torch_version())
+
+
+def everything(
+    names: Sequence[str] | None = None,
+    *,
+    dtypes: Sequence[Any] = BOTH,
+    orders: Sequence[int] = (0, 1, 2),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Result:
+    """Checks the named layers and losses of the package, or all of them."""
+    from rop.check.subjects import SUBJECTS
+
+    chosen = list(SUBJECTS if names is None else names)
+    rows = []
+    for done, name in enumerate(chosen):
+        progress(f"{done}/{len(chosen)}  {name}")
+        stands = [make() for make in SUBJECTS[name]]
+        rows += worst(row for dtype in dtypes for stand in stands for row in _rows(stand, name, [dtype], orders))
+    title = f"{len(chosen)} layers and losses" if len(chosen) != 1 else chosen[0]
+    return Result(title, tuple(rows), (), torch_version())
+
+
+# --------------------------------------------------------------------------------------------------------------- inside
+def torch_version() -> str | None:
+    """The version of torch, if it is installed."""
+    if find_spec("torch") is None:
+        return None
+    import torch
+
+    return str(torch.__version__)
+
+
+def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]) -> list[Any]:
+    from rop.check.examine import Examination
+
+    wanted = tuple(sorted({check_int("check", "order", order, minimum=0) for order in orders}))
+    if not wanted or wanted[-1] > 2:
+        raise ArgumentError(f"check: orders must be among 0, 1, 2, got {tuple(orders)}")
+    found = []
+    for dtype in dtypes:
+        found += Examination(stand, check_dtype("check", dtype), torch_version() is not None).rows(subject, wanted)
+    return found
+
+
+def _scalar(layer: Elementwise, x: Any) -> list[Derivative]:
+    points = points_in(*RANGE, POINTS) if x is None else np.atleast_1d(np.asarray(x, np.float64)).ravel()
+    if points.size == 0 or not np.isfinite(points).all():
+        raise ArgumentError(f"check: x must be finite numbers, got {x!r}")
+    return check_derivatives(layer.function, layer.parameters, points)
+
+
+def _name(layer: Layer) -> str:
+    return layer.describe().removeprefix("Elementwise ") if type(layer) is Elementwise else layer.describe()

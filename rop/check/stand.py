@@ -1,0 +1,279 @@
+"""Test stands: networks built around one layer or loss so that its own quantities can be read, at every order.
+
+The engine answers questions about parameters only. Two tricks turn a layer's inputs and outputs into parameters. With
+the samples numbered b = 1 … B, the data being the unit vectors e_b, the target of sample b being class b, and the loss
+NLL, which is linear:
+
+    u_b = W e_b         the b-th column of W: the input is a parameter
+    x_b = A u_b         A is the identity, but has a tangent: x¹ = u¹ + A¹u⁰ and x² = 2 A¹u¹, so all orders are there
+    y_b = layer(x_b)
+    E   = −Σ_b ⟨e_b, D C y_b⟩        D is the identity with a tangent, C is any matrix
+
+Row b of ∂E/∂C is −(Dᵀ Y)_b: the outputs y_b, jets and all. ∂E/∂W is Aᵀh: what the layer sends back to its input, where
+g_b = −Cᵀ Dᵀ e_b comes in from behind with orders 0, 1 and 2. Both products are undone order by order:
+
+    outputs     Y⁰ = −G⁰        Y¹ = −G¹ − D¹ᵀ Y⁰        Y² = −G² − 2 D¹ᵀ Y¹           G the jet of ∂E/∂C
+    inputs      h⁰ = G⁰         h¹ = G¹ − A¹ᵀ h⁰         h² = G² − 2 A¹ᵀ h¹            G the jet of ∂E/∂W
+
+Images have pixels: a 1×1 convolution takes the place of W, with a channel for every pixel of every sample. A loss
+stands where the layer stood, without C and D; its forward pass is read from the energies E⁰, E¹, E² themselves. A whole
+network stands for itself: what is read are the energies and the gradient of every parameter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rop.errors import ArgumentError
+from rop.graph import Graph, Input
+from rop.layers import NLL, Conv2d, Flatten, Linear, MaxPool2d
+from rop.layers.base import Layer, Shape
+from rop.layers.loss import Loss
+from rop.layers.relu import Rectifier
+
+FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
+APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
+SAMPLES, FEW_SAMPLES = 17, 5  # a whole tile of the engine's lanes and a piece of the next; on images, where W is large
+
+Jet = tuple[Any, Any, Any]  # orders 0, 1, 2
+
+
+class Answers(NamedTuple):
+    """What an engine says about an objective at w along v."""
+
+    loss: float
+    slope: float  # ⟨∇f, v⟩
+    curvature: float  # vᵀHv
+    grad: np.ndarray
+    hvp: np.ndarray
+    r2: np.ndarray
+
+
+class Stand:
+    """An objective at w along v, and the parts of its answers that belong together.
+
+    ``parts`` maps a direction's name to slices of the parameter vector. The name ``energy`` stands for E⁰, E¹, E².
+    """
+
+    kinks = False  # whether w + r v may run over a point where f has no derivatives
+    first_step = 0.5  # of differences along v; directions are scaled so that this is small and still clear of rounding
+
+    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray, *, training: bool = True,
+                 state: Mapping[str, np.ndarray] | None = None, seed: int = 0):  # fmt: skip
+        self.net, self.loss, self.x, self.y = net, loss, x, y
+        self.training = training
+        self.state = drawn_state(net, seed) if state is None else dict(state)
+        self.w, self.v = drawn_point(net, seed)
+        self.parts: dict[str, list[slice]] = {}
+        self.energy: str | None = None
+
+    @property
+    def directions(self) -> list[str]:
+        return [*([self.energy] if self.energy else []), *self.parts]
+
+    def raw(self, direction: str, answers: Answers) -> Jet:
+        """Orders 0, 1, 2 of a direction, as they stand in the answers."""
+        if direction == self.energy:
+            return answers.loss, answers.slope, answers.curvature
+        grad, hvp, r2 = (np.concatenate([np.float64(vector[part]) for part in self.parts[direction]])
+                         for vector in (answers.grad, answers.hvp, answers.r2))  # fmt: skip
+        return grad, hvp, r2
+
+    def read(self, direction: str, answers: Answers) -> Jet:
+        """Orders 0, 1, 2 of what the direction means: y, h, or a gradient."""
+        return self.raw(direction, answers)
+
+    def only(self, direction: str, vector: np.ndarray) -> np.ndarray:
+        """The vector with zeros outside of the direction's part."""
+        result = np.zeros_like(vector)
+        for part in self.parts[direction]:
+            result[part] = vector[part]
+        return result
+
+    def matrix(self, slot: str, vector: np.ndarray) -> np.ndarray:
+        """A parameter as a matrix (rows, everything else), in float64."""
+        view = self.net.params(vector)[slot]
+        return np.float64(view.reshape(len(view), -1))
+
+    def slices(self, layer: Layer) -> list[slice]:
+        """Where the layer's parameters stand."""
+        return [slice(s.offset, s.offset + s.size) for s in self.net.slots if s.layer is layer]
+
+
+class NetworkStand(Stand):
+    """A whole network: the energies, and one direction per parameter."""
+
+    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray, **options: Any):
+        super().__init__(net, loss, x, y, **options)
+        self.kinks = any(has_kinks(layer) for layer in net.layers)
+        self.first_step = 2.0**-5 if self.kinks else 0.5
+        self.energy = "loss"
+        self.parts = {slot.name: [slice(slot.offset, slot.offset + slot.size)] for slot in net.slots if slot.size}
+
+
+class _WithInputs(Stand):
+    """What the stands of layers and losses share: inputs that are parameters."""
+
+    def _inputs(self, x: Any, shapes: tuple[Shape, ...]) -> list[Any]:
+        """Nodes of the given shapes; remembers their layers W and A."""
+        self._shapes = shapes
+        self.samples = samples_for(shapes[0])
+        self._W: list[Layer] = []
+        self._A: list[Layer] = []
+        nodes = []
+        for shape in shapes:
+            columns, rows = self.samples * math.prod(shape[1:]), shape[0]
+            image = len(shape) == 3
+            self._W.append(Conv2d(columns, rows, 1, bias=False) if image else Linear(columns, rows, bias=False))
+            self._A.append(Conv2d(rows, rows, 1, bias=False) if image else Linear(rows, rows, bias=False))
+            nodes.append(self._A[-1](self._W[-1](x)))
+        return nodes
+
+    def _data(self) -> np.ndarray:
+        """The unit vectors: (B, B), or (B, B·H·W, H, W) for images."""
+        pixels = self._shapes[0][1:]
+        columns = self.samples * math.prod(pixels)
+        units = np.eye(columns).reshape(self.samples, *pixels, columns)
+        return np.ascontiguousarray(np.moveaxis(units, -1, 1))
+
+    def _place_inputs(self, apart: bool, seed: int) -> None:
+        """Inputs into W, the identity into A; and the direction scaled so that no input moves faster than 1."""
+        rng = np.random.default_rng([seed, 7])
+        self.v = rng.standard_normal(self.net.size)
+        speed = 0.0
+        for layer_w, layer_a, shape in zip(self._W, self._A, self._shapes, strict=True):
+            (w_part,), (a_part,) = self.slices(layer_w), self.slices(layer_a)
+            self.w[w_part] = _values(shape, self.samples, apart, rng).ravel()
+            self.w[a_part] = np.eye(shape[0]).ravel()
+            u0, u1 = (vector[w_part].reshape(shape[0], -1) for vector in (self.w, self.v))
+            speed = max(speed, float(np.abs(u1 + self.v[a_part].reshape(shape[0], -1) @ u0).max()))
+        self.v /= speed
+
+    def _sent_back(self, answers: Answers) -> Jet:
+        """h⁰, h¹, h² for all inputs."""
+        orders: list[list[np.ndarray]] = [[], [], []]
+        for layer_w, layer_a in zip(self._W, self._A, strict=True):
+            w_name, a_name = (f"{self.net.name_of(layer)}.weight" for layer in (layer_w, layer_a))
+            a1 = self.matrix(a_name, self.v)
+            g0, g1, g2 = (self.matrix(w_name, vector) for vector in (answers.grad, answers.hvp, answers.r2))
+            h0 = g0
+            h1 = g1 - a1.T @ h0
+            h2 = g2 - 2 * a1.T @ h1
+            for order, h in zip(orders, (h0, h1, h2), strict=True):
+                order.append(h.ravel())
+        first, second, third = (np.concatenate(order) for order in orders)
+        return first, second, third
+
+    def read(self, direction: str, answers: Answers) -> Jet:
+        return self._sent_back(answers) if direction == TO_INPUT else super().read(direction, answers)
+
+
+class LayerStand(_WithInputs):
+    """A layer between inputs W and a reader C; shapes are those of its inputs, without the batch."""
+
+    def __init__(self, layer: Layer, shapes: tuple[Shape, ...], *, training: bool = True, seed: int = 0):
+        apart = has_kinks(layer)
+        if apart:
+            self.first_step = APART / 2
+        outputs = math.prod(layer.output_shape(layer.describe(), *shapes))
+        x = Input()
+        y = layer(*self._inputs(x, shapes))
+        count = self.samples
+        self._C, self._D = Linear(outputs, count, bias=False), Linear(count, count, bias=False)
+        net = Graph(x, self._D(self._C(Flatten()(y))))
+        super().__init__(net, NLL(reduction="sum"), self._data(), np.arange(count), training=training, seed=seed)
+        (d_part,) = self.slices(self._D)
+        self.w[d_part] = np.eye(count).ravel()
+        self._place_inputs(apart, seed)
+        self.parts = {FORWARD: self.slices(self._C), TO_INPUT: [part for one in self._W for part in self.slices(one)]}
+        if layer.parameter_shapes():
+            self.parts[TO_WEIGHTS] = self.slices(layer)
+
+    def read(self, direction: str, answers: Answers) -> Jet:
+        return self._outputs(answers) if direction == FORWARD else super().read(direction, answers)
+
+    def _outputs(self, answers: Answers) -> Jet:
+        """Y⁰, Y¹, Y²."""
+        c_name, d_name = (f"{self.net.name_of(layer)}.weight" for layer in (self._C, self._D))
+        d1 = self.matrix(d_name, self.v)
+        g0, g1, g2 = (self.matrix(c_name, vector) for vector in (answers.grad, answers.hvp, answers.r2))
+        y0 = -g0
+        y1 = -g1 - d1.T @ y0
+        y2 = -g2 - 2 * d1.T @ y1
+        return y0, y1, y2
+
+
+class LossStand(_WithInputs):
+    """A loss on outputs of the given shape that are parameters."""
+
+    def __init__(self, loss: Loss, shape: Shape, y: np.ndarray, *, seed: int = 0):
+        x = Input()
+        (z,) = self._inputs(x, (shape,))
+        super().__init__(Graph(x, z), loss, self._data(), y, seed=seed)
+        self._place_inputs(False, seed)
+        self.energy = FORWARD
+        self.parts = {TO_INPUT: [part for one in self._W for part in self.slices(one)]}
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+def has_kinks(layer: Layer) -> bool:
+    """Whether differences must not step over a point where the layer has no derivative."""
+    return isinstance(layer, (Rectifier, MaxPool2d))
+
+
+def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:
+    """Inputs (channels, pixels of all samples): normal, or so far apart that no kink is near."""
+    channels, pixels = shape[0], math.prod(shape[1:])
+    if not apart:
+        return rng.standard_normal((channels, samples * pixels))
+    steps = np.stack([rng.permutation(max(pixels, 8))[:pixels] for _ in range(channels * samples)])
+    return APART * (steps - max(pixels, 8) // 2 + 0.5).reshape(channels, samples * pixels)
+
+
+def samples_for(shape: Shape) -> int:
+    """How many samples a stand has for inputs of this shape."""
+    return SAMPLES if math.prod(shape[1:]) <= 4 else FEW_SAMPLES
+
+
+def drawn_point(net: Graph, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """A w near the usual start, where no parameter has a special value such as γ = 1, and a direction of length 1."""
+    rng = np.random.default_rng([seed, 1])
+    start = net.init(seed=seed, dtype=np.float64)
+    v = rng.standard_normal(net.size)
+    return start + 0.1 * rng.standard_normal(net.size), v / max(1e-30, float(np.linalg.norm(v)))
+
+
+def drawn_state(net: Graph, seed: int) -> dict[str, np.ndarray]:
+    """Running statistics other than zero and one."""
+    rng = np.random.default_rng([seed, 5])
+    return {key: start + rng.uniform(0.1, 1.0, start.shape) for key, start in net.init_state(np.float64).items()}
+
+
+def fitting_shapes(layer: Layer) -> tuple[Shape, ...]:
+    """Input shapes that the layer accepts, guessed from its own numbers."""
+    own = [getattr(layer, name) for name in ("in_features", "in_channels", "num_features") if hasattr(layer, name)]
+    for channels in (*own, 4):
+        for size in ((), (5, 4), (9, 8), (17, 16)):
+            shapes = ((channels, *size),) * max(1, layer.min_inputs)
+            try:
+                layer.output_shape(layer.describe(), *shapes)
+            except ArgumentError:
+                continue
+            return shapes
+    raise ArgumentError(f"check: no input shape was found that {layer.describe()} accepts; give one, e.g. "
+                        "shape=(3, 16, 16), without the batch")  # fmt: skip
+
+
+def fitting_targets(loss: Loss, shape: Shape | None) -> tuple[Shape, np.ndarray]:
+    """A shape of outputs for a loss, and targets for it: classes where it wants classes, else numbers in [0, 1]."""
+    rng = np.random.default_rng(3)
+    weight = getattr(loss, "weight", None)
+    shape = tuple(shape) if shape is not None else (5 if weight is None else len(weight),)
+    samples = samples_for(shape)
+    if hasattr(loss, "ignore_index"):
+        return shape, rng.integers(0, shape[0], (samples, *shape[1:]))
+    return shape, rng.uniform(0, 1, (samples, *shape))

@@ -1,0 +1,96 @@
+"""From a net of rop to a module of torch."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from rop.engine import as_floats, check_state
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.graph import Graph
+from rop.layers import Add, Concat
+from rop.layers.base import Layer
+from rop.torch.layers import module_of
+
+
+def to_torch(net: Graph, w: Any, state: Mapping[str, np.ndarray] | None = None) -> nn.Module:
+    """The net as an nn.Module with these parameters and running statistics, in the precision of w.
+
+    Submodules have the names of the layers, so the keys of ``state_dict`` are those of ``net.params(w)`` and of
+    ``state``, with batchnorm's num_batches_tracked (0) beside them. A chain of layers named 0, 1, 2, … is an
+    nn.Sequential, any other net a torch.fx.GraphModule, whose ``code`` shows its forward. The module has memory of its
+    own; it is in training mode, as all new modules are.
+
+    >>> import numpy as np, rop
+    >>> net = rop.Sequential(rop.Linear(2, 1), rop.Tanh())
+    >>> rop.to_torch(net, np.ones(3))
+    Sequential(
+      (0): Linear(in_features=2, out_features=1, bias=True)
+      (1): Tanh()
+    )
+    """
+    if not isinstance(net, Graph):
+        raise ArgumentTypeError(f"to_torch: expected a rop.Sequential or rop.Graph, got {type(net).__name__}")
+    vector = as_floats("w", w)
+    state = check_state(net, state, vector.dtype, "to_torch")
+    dtype = torch.from_numpy(vector[:0]).dtype
+    modules = {layer: module_of(layer, dtype) for layer in net.layers if not isinstance(layer, (Add, Concat))}
+    _fill(modules, net, vector, state)
+    return _chain(net, modules) or _graph_module(net, modules)
+
+
+def _fill(modules: Mapping[Layer, nn.Module], net: Graph, w: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
+    """Copy parameters and running statistics."""
+    values = {**net.params(w), **state}
+    with torch.no_grad():
+        for layer, module in modules.items():
+            for key in (*layer.parameter_shapes(), *layer.initial_state()):
+                getattr(module, key).copy_(torch.from_numpy(values[f"{net.name_of(layer)}.{key}"]))
+
+
+def _chain(net: Graph, modules: Mapping[Layer, nn.Module]) -> nn.Sequential | None:
+    """An nn.Sequential, if the net is one layer after the other and every layer has the name of its first place."""
+    layers = [node.layer for node in net.nodes[1:] if node.layer is not None]
+    follows = all(node.inputs == (before,) for before, node in zip(net.nodes, net.nodes[1:], strict=False))
+    named = follows and all(net.name_of(layer) == str(layers.index(layer)) for layer in layers)
+    return nn.Sequential(*(modules[layer] for layer in layers)) if named else None
+
+
+def _graph_module(net: Graph, modules: Mapping[Layer, nn.Module]) -> fx.GraphModule:
+    root, graph = nn.Module(), fx.Graph()
+    for layer, module in modules.items():
+        _add_submodule(root, net.name_of(layer), module)
+    values = {net.input: graph.placeholder("x")}
+    for node in net.nodes[1:]:
+        inputs = [values[source] for source in node.inputs]
+        if isinstance(node.layer, Add):
+            values[node] = reduce(lambda a, b: graph.call_function(operator.add, (a, b)), inputs)
+        elif isinstance(node.layer, Concat):
+            values[node] = graph.call_function(torch.cat, (inputs, 1))
+        else:
+            assert node.layer is not None
+            values[node] = graph.call_module(net.name_of(node.layer), tuple(inputs))
+    graph.output(values[net.output])
+    made = fx.GraphModule(root, graph, class_name="Net")
+    for name, child in root.named_children():  # fx has put them in the order of their calls; here, that of w
+        delattr(made, name)
+        made.add_module(name, child)
+    return made
+
+
+def _add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:
+    """Puts a module at a dotted path, with plain modules on the way."""
+    *path, last = name.split(".")
+    for part in path:
+        if not part:
+            raise ArgumentError(f"to_torch: expected layer names like 'block.conv', got {name!r}")
+        if not hasattr(root, part):
+            root.add_module(part, nn.Module())
+        root = getattr(root, part)
+    root.add_module(last, module)

@@ -1,0 +1,68 @@
+"""Losses of torch and the losses of rop that are the same."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.layers import LOSSES
+from rop.layers.loss import Loss
+
+NAMES: dict[Any, str] = {
+    nn.CrossEntropyLoss: "CrossEntropy", F.cross_entropy: "CrossEntropy",
+    nn.NLLLoss: "NLL", F.nll_loss: "NLL",
+    nn.MSELoss: "MSE", F.mse_loss: "MSE",
+    nn.BCEWithLogitsLoss: "BCEWithLogits", F.binary_cross_entropy_with_logits: "BCEWithLogits",
+}
+DATA = ("input", "target")
+OUTDATED = ("size_average", "reduce")  # torch's old way to say reduction
+
+
+def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
+    """The rop loss for a loss module of torch, a function of torch.nn.functional, or a functools.partial of one.
+
+    >>> import torch, rop
+    >>> rop.torch.loss_from_torch(torch.nn.CrossEntropyLoss(label_smoothing=0.1))
+    CrossEntropy(weight=None, reduction='mean', label_smoothing=0.1, ignore_index=-100)
+    """
+    if isinstance(loss, Loss):
+        return loss
+    options, what = {}, loss
+    if isinstance(loss, functools.partial):
+        options, what = dict(loss.keywords), loss.func
+    elif isinstance(loss, nn.Module):
+        options, what = _attributes(loss), type(loss)
+    name = NAMES.get(what) if callable(what) else None
+    if name is None or (isinstance(loss, functools.partial) and loss.args):
+        known = sorted(kind.__name__ for kind in NAMES if isinstance(kind, type))
+        raise ArgumentTypeError(f"loss: expected one of torch's {', '.join(known)}, its function in "
+                                "torch.nn.functional (or a functools.partial with its options), or a loss of rop, got "
+                                f"{loss!r}")
+    return _made(name, options)
+
+
+def _attributes(loss: nn.Module) -> dict[str, Any]:
+    """The arguments a loss module was made with."""
+    names = inspect.signature(type(loss)).parameters
+    return {name: getattr(loss, name) for name in names if hasattr(loss, name)}
+
+
+def _made(name: str, options: dict[str, Any]) -> Loss:
+    kind = LOSSES[name]
+    known = inspect.signature(kind).parameters
+    for option, value in list(options.items()):
+        if option not in known:
+            if value is not None:
+                hint = "; use reduction" if option in OUTDATED else ""
+                raise ArgumentError(f"loss: rop.{name} has no {option}, got {option}={value!r}{hint}")
+            del options[option]
+        elif isinstance(value, torch.Tensor):
+            options[option] = value.detach().cpu().numpy()
+    return kind(**options)

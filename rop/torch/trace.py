@@ -1,0 +1,362 @@
+"""From a module of torch to a net of rop: torch.fx writes down what forward does, and every line becomes a layer."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.graph import Graph, Input, Node
+from rop.layers import Flatten, Identity
+from rop.layers.base import Layer
+from rop.torch import functions
+from rop.torch.functions import Size, Sizes
+from rop.torch.layers import KINDS, Unsupported, layer_of
+
+DTYPES: dict[Any, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # names that people know
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A net, and what of the module its numbers are."""
+
+    net: Graph
+    parameters: tuple[Tensor, ...]  # one for each of net.slots
+    buffers: dict[str, Tensor]  # running statistics under the names of net.init_state()
+    counters: tuple[Tensor, ...]  # num_batches_tracked of the batchnorm layers
+    dtype: np.dtype
+
+    def vector(self) -> np.ndarray:
+        """The parameters in the order of the net, a copy."""
+        parts = [_numpy(parameter).ravel() for parameter in self.parameters]
+        return np.concatenate([np.zeros(0, self.dtype), *parts])
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The running statistics, copies."""
+        return {name: _numpy(buffer).astype(self.dtype) for name, buffer in self.buffers.items()}
+
+
+def from_torch(module: nn.Module) -> tuple[Graph, np.ndarray, dict[str, np.ndarray]]:
+    """The net, the flat parameter vector and the running statistics of an nn.Module.
+
+    forward is traced with torch.fx in the mode the module is in, so it must be a fixed sequence of operations on one
+    input. Layers keep their paths as names ("layer1.0.conv1"); functions are named after the path of the module that
+    calls them ("layer1.0.add"). w and state are copies, float32 or float64 as the parameters are.
+
+    w has the order of ``torch.nn.utils.parameters_to_vector(module.parameters())``, whatever the order in which forward
+    calls the layers. Only parameters that forward does not use are left out, and those of a function
+    (``F.linear(x, self.a, self.b)``) stand together where the first of them does.
+
+    Raises an ArgumentError that names the path and the operation for whatever has no layer in rop.
+
+    >>> import torch, rop
+    >>> class Block(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.conv, self.bn = torch.nn.Conv2d(2, 2, 3, padding=1), torch.nn.BatchNorm2d(2)
+    ...     def forward(self, x):
+    ...         return torch.relu(self.bn(self.conv(x)) + x).flatten(1)
+    >>> net, w, state = rop.from_torch(Block())
+    >>> net.summary((2, 4, 4))
+    name     layer          output            parameters
+    conv     Conv2d 2→2     (batch, 2, 4, 4)          38
+    bn       BatchNorm2d 2  (batch, 2, 4, 4)           4
+    add      Add            (batch, 2, 4, 4)           0
+    relu     ReLU           (batch, 2, 4, 4)           0
+    flatten  Flatten        (batch, 32)                0
+    total                                             42
+    >>> sorted(state)
+    ['bn.running_mean', 'bn.running_var']
+    """
+    traced = trace(module)
+    return traced.net, traced.vector(), traced.state()
+
+
+def trace(module: nn.Module) -> Traced:
+    """The net of a module together with the tensors its parameters and statistics come from."""
+    if not isinstance(module, nn.Module):
+        raise ArgumentTypeError(f"from_torch: expected an nn.Module, got {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise ArgumentTypeError("from_torch: expected an nn.Module with a forward in Python, got a scripted one; give "
+                                "the module it was made from")
+    module = _unwrapped(module)
+    if type(module) in KINDS:
+        module = nn.Sequential(module)  # a single layer has a name, too
+    dtype = _dtype(module)
+    walk = Walk(module, _fx_graph(module))
+    net = Graph(walk.input, walk.output, walk.names())
+    parameters = tuple(walk.tensors[slot.layer][slot.key] for slot in net.slots)
+    _check_parameters(net, parameters)
+    normalised = [layer for layer in net.layers if layer.initial_state()]
+    buffers = {f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised
+               for key in layer.initial_state()}
+    counters = tuple(walk.tensors[layer]["num_batches_tracked"] for layer in normalised)
+    return Traced(net, parameters, buffers, counters, dtype)
+
+
+def _unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside torch.compile(...) or nn.DataParallel(...)."""
+    while isinstance(module, nn.DataParallel) or hasattr(module, "_orig_mod"):
+        module = module.module if isinstance(module, nn.DataParallel) else module._orig_mod
+    return module
+
+
+# ------------------------------------------------------------------------------------------------------------ torch.fx
+class _Proxy(fx.Proxy):
+    """fx writes x += y down as x + y; here it stays what it is, because other names of x see the change."""
+
+    def __iadd__(self, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+
+class _Tracer(fx.Tracer):
+    failed = ""  # path of the innermost module whose forward could not be traced
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except Exception:
+            self.failed = self.failed or self.path_of_module(m)
+            raise
+
+
+def _fx_graph(module: nn.Module) -> fx.Graph:
+    arguments = inspect.signature(module.forward).parameters.values()
+    defaults = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
+    required = [argument for argument in arguments if argument.name not in defaults]
+    if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise ArgumentError(f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
+                            f"({', '.join(map(str, arguments))}); a rop net has no second one")
+    tracer = _Tracer()
+    try:
+        return tracer.trace(module, concrete_args=defaults or None)
+    except Exception as error:  # whatever forward does with a stand-in for its input
+        kind = type(module.get_submodule(tracer.failed)).__name__
+        where = f"{tracer.failed} ({kind})" if tracer.failed else kind
+        raise ArgumentError(f"from_torch: {where}: torch.fx cannot trace its forward: {error}; it must be a fixed "
+                            "sequence of operations, without branches or loops that depend on values") from error
+
+
+class Walk:
+    """Goes through what fx has written down, line by line; ``values`` holds what each line gives.
+
+    That is a node of the rop graph, a tensor of the module, a size, or a constant.
+    """
+
+    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+        self.modules = dict(module.named_modules(remove_duplicate=False))
+        self.position = {id(p): i for i, p in enumerate(module.parameters())}
+        self.paths = {id(p): name for name, p in module.named_parameters()}
+        self.input = Input()
+        self.output: Node
+        self.tensors: dict[Layer, dict[str, Tensor]] = {}  # parameters and buffers of each layer
+        self.values: dict[fx.Node, Any] = {}
+        self._module = module
+        self._names: dict[Layer, str] = {}
+        self._taken = set(self.modules)
+        self._known: dict[Any, Layer] = {}
+        for line in graph.nodes:
+            try:
+                self.values[line] = self._value(line)
+            except (Unsupported, ArgumentError, ArgumentTypeError) as error:
+                raise ArgumentError(f"from_torch: {self._where(line)}: {error}") from error
+
+    # -------------------------------------------------------------------------------------------------- line by line
+    def _value(self, line: fx.Node) -> Any:
+        args, kwargs = fx.map_arg((line.args, line.kwargs), lambda source: self._read(source))
+        match line.op:
+            case "placeholder":  # the others have defaults, which fx has put in already; it only compares them
+                return self.input if not self.values else None
+            case "get_attr":
+                return operator.attrgetter(str(line.target))(self._module)
+            case "call_module":
+                return self._call_module(str(line.target), *args, **kwargs)
+            case "output":
+                return self._finish(args[0])
+        self._path = self._caller(line)
+        function = functions.FUNCTIONS.get(line.target)
+        if function is None:
+            raise Unsupported("there is no such layer; to add one see CONTRIBUTING.md, \"How to add a layer\", then "
+                              "write its rule into rop/torch/functions.py")
+        try:
+            inspect.signature(function).bind(self, *args, **kwargs)
+        except TypeError as error:
+            raise Unsupported(f"the arguments ({_shown(*args, **kwargs)}) are not supported: {error}") from error
+        return function(self, *args, **kwargs)
+
+    def _read(self, source: fx.Node) -> Any:
+        value = self.values[source]
+        if isinstance(value, _Overwritten):
+            raise Unsupported(f"{source.name!r} was changed in place by {value.by} through another view of it; write "
+                              "that operation out of place")
+        return value
+
+    def _call_module(self, path: str, *inputs: Any, **options: Any) -> Node:
+        module = self.modules[path]
+        if options or len(inputs) != 1 or not isinstance(inputs[0], Node):
+            raise Unsupported(f"expected a call on one value of the net, got {_shown(*inputs, **options)}")
+        if module._forward_hooks or module._forward_pre_hooks:
+            raise Unsupported("it has hooks, which rop would not run; remove them (weight_norm: remove_weight_norm)")
+        tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+        layer = self._layer(layer_of(module), tensors, path)
+        return self._called(layer, inputs, bool(getattr(module, "inplace", False)))
+
+    def _finish(self, value: Any) -> None:
+        if not isinstance(value, Node) or value is self.input:
+            raise Unsupported(f"expected forward to return one value that it computes, got {_shown(value)}; wrap the "
+                              "module in one that returns the output you want")
+        self.output = value
+
+    # ------------------------------------------------------------------------------------------- what functions may use
+    def apply(self, layer: Layer, *inputs: Any, name: str = "", inplace: bool = False,
+              tensors: dict[str, Tensor] | None = None) -> Node:
+        """A new layer on nodes, named after the function that calls it."""
+        if not all(isinstance(value, Node) for value in inputs):
+            raise Unsupported(f"expected values of the net, got {_shown(*inputs)}; constants and parameters are not "
+                              "added, only values of the net are")
+        tensors = tensors or {}
+        path = self._own_path(tensors) or ".".join(filter(None, (self._path, name or type(layer).__name__.lower())))
+        return self._called(self._layer(layer, tensors, path), inputs, inplace)
+
+    def _own_path(self, tensors: dict[str, Tensor]) -> str:
+        """The module whose weight and bias a function reads, if it reads nothing else."""
+        paths = [self.paths.get(id(tensor), "") for key, tensor in tensors.items()]
+        owners = {path.removesuffix(f".{key}") for path, key in zip(paths, tensors, strict=True)}
+        (owner, *others) = owners or {""}
+        complete = not others and all(path == f"{owner}.{key}" for path, key in zip(paths, tensors, strict=True))
+        return owner if complete and owner in self.modules else ""
+
+    def _layer(self, layer: Layer, tensors: dict[str, Tensor], path: str) -> Layer:
+        """The layer itself, or the one that has the same parameters already."""
+        if not tensors:
+            key: Any = path if path in self.modules else layer
+        else:
+            key = repr(layer), tuple(sorted((name, id(tensor)) for name, tensor in tensors.items()))
+        if key not in self._known:
+            self._known[key] = layer
+            self.tensors[layer] = tensors
+            own = path in self.modules and path not in self._names.values()
+            self._names[layer] = path if own else self._free(path)
+        return self._known[key]
+
+    def _free(self, path: str) -> str:
+        """The name, with a number if it is taken."""
+        name, number = path, 1
+        while name in self._taken:
+            name, number = f"{path}_{number}", number + 1
+        self._taken.add(name)
+        return name
+
+    def _called(self, layer: Layer, inputs: tuple[Any, ...], inplace: bool) -> Node:
+        node = layer(*inputs)
+        if inplace:
+            self._overwrite(inputs[0], node, self._names[layer])
+        return node
+
+    def _overwrite(self, old: Node, new: Node, by: str) -> None:
+        """After an operation in place every name of the old tensor means the new value."""
+        for line, value in self.values.items():
+            if isinstance(value, Node) and _memory(value) is _memory(old):
+                self.values[line] = new if _shape_source(value) is _shape_source(old) else _Overwritten(by)
+
+    # ----------------------------------------------------------------------------------------------------- names, order
+    def names(self) -> dict[Layer, str]:
+        """Names of the layers that lead to the output, in the order of their calls; those with parameters in the order
+        of the module's parameters."""
+        called = Graph(self.input, self.output).layers
+        registered = iter(sorted((layer for layer in called if layer.parameter_shapes()), key=self._place))
+        order = [next(registered) if layer.parameter_shapes() else layer for layer in called]
+        return {layer: self._names[layer] for layer in order}
+
+    def _place(self, layer: Layer) -> int:
+        return min(self.position.get(id(self.tensors[layer][key]), 0) for key in layer.parameter_shapes())
+
+    def _caller(self, line: fx.Node) -> str:
+        """Path of the module whose forward the line stands in."""
+        stack = list((line.meta.get("nn_module_stack") or {}).values())
+        return str(stack[-1][0]) if stack else ""
+
+    def _where(self, line: fx.Node) -> str:
+        """The line as messages name it: module path, then the operation."""
+        if line.op == "call_module":
+            return f"{line.target} ({type(self.modules[str(line.target)]).__name__})"
+        target = line.target if isinstance(line.target, str) else getattr(line.target, "__name__", str(line.target))
+        if line.op == "call_function":
+            library = getattr(line.target, "__module__", None) or "torch"
+            target = f"{PUBLIC.get(library, library)}.{target}"
+        place = self._caller(line)
+        return f"{place + ' ' if place else ''}({'Tensor.' if line.op == 'call_method' else ''}{target} in forward)"
+
+
+@dataclass(frozen=True)
+class _Overwritten:
+    """A view of a tensor that was changed in place."""
+
+    by: str
+
+
+def _memory(node: Node) -> Node:
+    """The node whose tensor a node's value is in torch, in this shape or another."""
+    while isinstance(node.layer, (Flatten, Identity)):
+        (node,) = node.inputs
+    return node
+
+
+def _shape_source(node: Node) -> Node:
+    """The same, in this shape."""
+    while isinstance(node.layer, Identity):
+        (node,) = node.inputs
+    return node
+
+
+# -------------------------------------------------------------------------------------------------------------- checks
+def _dtype(module: nn.Module) -> np.dtype:
+    """The one precision of all parameters; that of torch.get_default_dtype() if there are none."""
+    for name, parameter in module.named_parameters():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ArgumentError(f"from_torch: parameter {name} has no shape yet; run the module on a batch first")
+    found = {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
+    if len(found) > 1 or not found <= set(DTYPES):
+        raise ArgumentTypeError(f"from_torch: expected all parameters as float32 or all as float64, got "
+                                f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()")
+    (dtype,) = found
+    return DTYPES[dtype]
+
+
+def _check_parameters(net: Graph, parameters: tuple[Tensor, ...]) -> None:
+    """A parameter stands in w once; layers that share only some of theirs would need it twice."""
+    seen: dict[int, str] = {}
+    for slot, parameter in zip(net.slots, parameters, strict=True):
+        if tuple(parameter.shape) != slot.shape:
+            raise ArgumentError(f"from_torch: {slot.name}: expected shape {slot.shape}, got {tuple(parameter.shape)}")
+        first = seen.setdefault(id(parameter), slot.name)
+        if first != slot.name:
+            raise ArgumentError(
+                f"from_torch: {slot.name} and {first} are one parameter of layers that differ otherwise; rop ties "
+                "whole layers only: share all their parameters, or call the same module twice"
+            )
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().cpu().numpy()
+
+
+def _shown(*values: Any, **options: Any) -> str:
+    """Arguments as messages show them."""
+    def show(value: Any) -> str:
+        if isinstance(value, Node):
+            return "a value of the net" if value.layer is not None else "the input"
+        if isinstance(value, Tensor):
+            return f"a tensor of shape {tuple(value.shape)}"
+        return "a size" if isinstance(value, (Size, Sizes)) else repr(value)
+    return ", ".join([*map(show, values), *(f"{name}={show(value)}" for name, value in options.items())])

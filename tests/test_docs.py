@@ -1,0 +1,51 @@
+"""The guides in docs/ keep their word: every block runs, in the order of the page, and prints what stands below it."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rop import cli
+from tests.markdown import blocks, compare, links, run
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+INDEX = DOCS / "README.md"
+TUTORIAL = DOCS / "tutorial-check.md"  # it has a test of its own
+RUNNABLE = [page for page in PAGES if "```python" in page.read_text("utf-8") and page != TUTORIAL]
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # pages write files
+    scope: dict[str, object] = {"__name__": page.stem}
+    printed = None
+    for block in blocks(page.read_text("utf-8")):
+        kind, content = block
+        if block.file:
+            Path(block.file).write_text(content, "utf-8")
+        elif kind == "python":
+            assert not printed, f"what it prints is not shown: {printed}"
+            printed = run(content, page.name, scope)
+        elif kind == "text":
+            assert printed is not None, "a text block shows what the block before it prints"
+            compare(printed, content, rel=0.02, absolute=0.01)  # trained in float32, on another processor
+            printed = None
+        elif kind == "sh":
+            for line in content.splitlines():
+                program, *arguments = shlex.split(line, comments=True)
+                assert program == "rop"
+                assert cli.main(arguments) == 0
+    assert not printed, f"what it prints is not shown: {printed}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_links_exist(page: Path) -> None:
+    for target in links(page):
+        assert target.exists(), target
+
+
+def test_the_index_knows_every_page() -> None:
+    assert {target.name for target in links(INDEX)} == {page.name for page in PAGES if page != INDEX}
