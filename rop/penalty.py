@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,7 @@ class Penalty:
         if not (r.K < found.rho < np.inf and sensible):
             return found, None
         gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
-        return found, mu * self._shortened(float(np.linalg.norm(gradient)), found.rho, rate * mu) * gradient
+        return found, mu * self._shortened(_length(gradient), found.rho, rate * mu) * gradient
 
     def _solve(self, p: Point, number: int, tol: float, preconditioner: Any, free: Any) -> eigen.Eigen:
         r, H = self.regularizer, _Following(p, free)
@@ -86,5 +87,10 @@ class _Following(eigen.Hessian):
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         product = super()._matvec(x.reshape(-1) * self._free) * self._free
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            self.following = product / np.linalg.norm(product.astype(np.float64))
+            self.following = product / _length(product)
         return product
+
+
+def _length(vector: np.ndarray) -> float:
+    """‖vector‖ in float64, by plain loops: see rop/eigen.py on the threads of BLAS."""
+    return math.sqrt(np.einsum("i,i->", vector, vector, dtype=np.float64))
