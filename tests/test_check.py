@@ -16,7 +16,7 @@ import pytest
 import rop
 from rop import cli
 from rop.check import subjects
-from rop.check.derivatives import STEPS, check_derivatives, points_in
+from rop.check.derivatives import STEPS, check_derivatives, jumps, points_in
 from rop.check.differences import extrapolated
 from rop.check.examine import TOLERANCES, Examination, Row
 from rop.check.report import Result, worst
@@ -122,7 +122,10 @@ def test_kinks_and_seams_are_no_errors() -> None:
             return 0.0, 0.0, 0.0, 0.0
         return (x, 1.0, 0.0, 0.0) if x > 1 else (x * x / 2, x, 1.0, 0.0)
 
-    assert rop.check.layer(pieces, engine=False).ok
+    found = rop.check.layer(pieces)
+    found.raise_if_wrong()
+    assert {row.dtype for row in found.rows if row.difference is not None} == {"float64"}, "with small steps"
+    assert jumps(pieces) and not jumps(swish)
 
 
 def test_steep_and_flat_functions() -> None:

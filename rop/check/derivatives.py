@@ -66,6 +66,19 @@ def check_derivatives(function: Callable[..., Any], parameters: tuple[float, ...
     return found
 
 
+def jumps(function: Callable[..., Any], parameters: tuple[float, ...] = ()) -> bool:
+    """Whether one of the four jumps somewhere in −6 … 6, as the derivatives of functions made of pieces do: between
+    points eight times as close, a continuous function changes an eighth as much, a jump stays.
+
+    >>> jumps(lambda x: (x * x, 2 * x, 2.0, 0.0)), jumps(lambda x: (abs(x), 1.0 if x > 0 else -1.0, 0.0, 0.0))
+    (False, True)
+    """
+    fine = np.array([_numbers(function, x, parameters) for x in np.linspace(-6, 6, 8001).tolist()])
+    fine = fine[np.isfinite(fine).all(axis=1)]
+    near, far = (np.abs(np.diff(fine[::every], axis=0)).max(axis=0, initial=0.0) for every in (1, 8))
+    return bool(np.any((near > 0.5 * far) & (near > 1e-6 * (1 + np.abs(fine).max(axis=0, initial=0.0)))))
+
+
 def _numbers(function: Callable[..., Any], x: float, parameters: tuple[float, ...]) -> tuple[float, ...]:
     """(f, f′, f″, f‴) at x in plain Python, where poles and overflows are errors; here they are not numbers."""
     try:
@@ -79,17 +92,17 @@ def _compare(owner: str, x: np.ndarray, given: np.ndarray, lower: Any, k: int, b
     expected, uncertainty = extrapolated(lower, STEPS[k - base], k - base)
     finite = np.isfinite(expected)
     size = np.abs(expected)
-    usual = float(np.median(size[finite])) if finite.any() else 0.0
-    scale = size + usual + 1e-12
+    usual, below = (float(np.median(s[finite])) if finite.any() else 0.0 for s in (size, np.abs(lower(0.0))))
+    scale = size + usual + 1e-6 * below + 1e-30  # a derivative may be 0 throughout
     decided = finite & (uncertainty <= 1e-3 * scale)  # not at a kink, nor where f jumps about
     error = np.abs(given[k] - expected)
     error = np.where(np.isfinite(given[k]), error, np.inf)
     wrong = decided & ~(error <= 10 * uncertainty + RELATIVE * scale)
     worst = int(np.argmax(np.where(wrong if wrong.any() else decided, error, -1.0)))
-    below = "differences of " if k - base == 1 else f"{('second', 'third')[k - base - 2]} differences of "
+    kind = "differences of " if k - base == 1 else f"{('second', 'third')[k - base - 2]} differences of "
     hint = _hint(given[k], expected, wrong, decided, scale)
     return Derivative(
-        owner, NAMES[k], below + NAMES[base], float(x[worst]), float(given[k][worst]), float(expected[worst]),
+        owner, NAMES[k], kind + NAMES[base], float(x[worst]), float(given[k][worst]), float(expected[worst]),
         float(uncertainty[worst]), int(wrong.sum()), int(decided.sum()), hint,
     )  # fmt: skip
 

@@ -18,6 +18,8 @@ g_b = −Cᵀ Dᵀ e_b comes in from behind with orders 0, 1 and 2. Both product
 Images have pixels: a 1×1 convolution takes the place of W, with a channel for every pixel of every sample. A loss
 stands where the layer stood, without C and D; its forward pass is read from the energies E⁰, E¹, E² themselves. A whole
 network stands for itself: what is read are the energies and the gradient of every parameter.
+
+The stands themselves are made of Linear, Conv2d and NLL: if one of those is wrong, all rows are.
 """
 
 from __future__ import annotations
@@ -28,16 +30,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rop.check.derivatives import jumps
 from rop.errors import ArgumentError
 from rop.graph import Graph, Input
 from rop.layers import NLL, Conv2d, Flatten, Linear, MaxPool2d
 from rop.layers.base import Layer, Shape
+from rop.layers.elementwise import Elementwise
 from rop.layers.loss import Loss
 from rop.layers.relu import Rectifier
 
+WITH_KINKS = Rectifier, MaxPool2d
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
 APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
 SAMPLES, FEW_SAMPLES = 17, 5  # a whole tile of the engine's lanes and a piece of the next; on images, where W is large
+SMALL_STEP = 2.0**-5  # first step of differences where kinks may be near
 
 Jet = tuple[Any, Any, Any]  # orders 0, 1, 2
 
@@ -110,7 +116,8 @@ class NetworkStand(Stand):
     def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray, **options: Any):
         super().__init__(net, loss, x, y, **options)
         self.kinks = any(has_kinks(layer) for layer in net.layers)
-        self.first_step = 2.0**-5 if self.kinks else 0.5
+        if self.kinks:
+            self.first_step = SMALL_STEP
         self.energy = "loss"
         self.parts = {slot.name: [slice(slot.offset, slot.offset + slot.size)] for slot in net.slots if slot.size}
 
@@ -176,9 +183,11 @@ class LayerStand(_WithInputs):
     """A layer between inputs W and a reader C; shapes are those of its inputs, without the batch."""
 
     def __init__(self, layer: Layer, shapes: tuple[Shape, ...], *, training: bool = True, seed: int = 0):
-        apart = has_kinks(layer)
+        apart = isinstance(layer, WITH_KINKS)
         if apart:
             self.first_step = APART / 2
+        elif has_kinks(layer):
+            self.kinks, self.first_step = True, SMALL_STEP
         outputs = math.prod(layer.output_shape(layer.describe(), *shapes))
         x = Input()
         y = layer(*self._inputs(x, shapes))
@@ -222,7 +231,8 @@ class LossStand(_WithInputs):
 # ------------------------------------------------------------------------------------------------------------- numbers
 def has_kinks(layer: Layer) -> bool:
     """Whether differences must not step over a point where the layer has no derivative."""
-    return isinstance(layer, (Rectifier, MaxPool2d))
+    own = type(layer) is Elementwise
+    return isinstance(layer, WITH_KINKS) or (own and jumps(layer.function, layer.parameters))
 
 
 def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:

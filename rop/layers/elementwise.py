@@ -125,8 +125,8 @@ def gelu_tanh(x: float) -> Derivatives:
     t = 2 * half - 1
     d = 4 * e * high * high
     t1 = d * u1
-    t2 = d * (u2 - 2 * t * u1 * u1)
-    t3 = d * (k * 0.26829 - 6 * t * u1 * u2 + (6 * t * t - 2) * u1 * u1 * u1)
+    t2 = d * u2 - 2 * t * t1 * u1  # t′ = d u′ first: u′³ alone overflows in float32
+    t3 = d * (k * 0.26829) - 6 * t * t1 * u2 + (6 * t * t - 2) * t1 * u1 * u1
     return x * half, half + 0.5 * x * t1, t1 + 0.5 * x * t2, 1.5 * t2 + 0.5 * x * t3
 
 
