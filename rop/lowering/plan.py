@@ -249,6 +249,9 @@ class Operation:
         """Decides where the gradient of each x goes; by default a buffer of its own."""
         self.h = [self.claim(plan, x) for x in self.x]
 
+    def plan_rooms(self, plan: Plan) -> None:
+        """Lays out what the CPU's kernels need beside values and gradients; last operation first."""
+
     def claim(self, plan: Plan, x: Value) -> Buffer | None:
         if not x.needs_gradient:
             return None
