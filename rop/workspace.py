@@ -6,26 +6,29 @@ on threads or on the memory limit, so neither changes a bit of the result.
 """
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
 
+from rop.devices import Orders
 from rop.errors import ArgumentError
+from rop.graph import Graph
+from rop.kernels.cpu import batchnorm
 from rop.kernels.cpu.interpreter import runner
 from rop.kernels.cpu.transfer import Transfer
 from rop.kernels.warm import ensure_compiled
-from rop.layers.loss import Targets
-from rop.lowering import Plan, emit_outputs, emit_pass, result_space
+from rop.layers.base import Shape
+from rop.layers.loss import Loss, Targets
+from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
 from rop.program import ORDERS, Bound, Space
-
-Orders = tuple[tuple[int, int], ...]    # what a pass computes: (order, direction), in the order in which they run
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
 CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
@@ -34,6 +37,7 @@ CHUNK_LEAST = 4                         # … but at least so many tiles, for th
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
 LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
 PADDING = 16                            # numbers after the last parameter that kernels may write to
+SLAB = 4096                             # rows of a block of vectors that are turned into columns at a time
 SHELF = 8                               # such arrays that are kept for another time
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
@@ -130,6 +134,17 @@ class Pass:
     data: Data | None = None
 
 
+def as_rows(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The columns of (n, k) as contiguous rows; a slab at a time, so that it is read from memory only once."""
+    with np.errstate(over="ignore"):
+        if columns.flags.f_contiguous:
+            return np.ascontiguousarray(columns.T, dtype)
+        rows = np.empty(columns.shape[::-1], dtype)
+        for start in range(0, len(columns), SLAB):
+            rows[:, start:start + SLAB] = columns[start:start + SLAB].T
+        return rows
+
+
 def lane_samples(batch: int, lanes: int) -> np.ndarray:
     """Samples 0, 1, …, padded to whole tiles with copies of the last one."""
     samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
@@ -160,6 +175,12 @@ class Workspace:
         ensure_compiled(self.dtype)
         self._transfer = Transfer(self.dtype)
         self._allocate()
+
+    @classmethod
+    def of(cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int,
+           memory_limit: int) -> Workspace:
+        """The workspace of a network."""
+        return cls(lower(net, shape, training, loss, dtype), batch, memory_limit)
 
     def _chunk(self) -> int:
         if self.plan.coupled:
@@ -226,9 +247,36 @@ class Workspace:
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
-    def adopt(self, name: str, vector: np.ndarray) -> bool:
-        """Copies a vector to the start of a buffer; returns whether all of it is finite."""
+    def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
+        """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
         return self._transfer.adopt(self._arrays[name], vector, in_home_process())
+
+    def holds(self, name: str, vector: np.ndarray) -> bool:
+        return np.array_equal(self._arrays[name][:vector.size], vector)
+
+    def energy(self, k: int) -> float:
+        return math.fsum(self._arrays[f"energy{k}"][:self.tiles].tolist())
+
+    def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+        """Name, mean, variance and number of values per channel of every batchnorm layer."""
+        for operation in self.plan.normalisations:
+            c = operation.channels
+            table = self._arrays["channels"][operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
+            yield (self.plan.graph.name_of(operation.layer), table[batchnorm.MEAN], table[batchnorm.VARIANCE],
+                   table[batchnorm.COUNT])
+
+    def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed
+        again chunk by chunk."""
+        plane = self._arrays["plane0"].reshape(-1, self.stride // self.dtype.itemsize)
+        if self.kept:
+            yield 0, plane[:self.tiles]
+            return
+        ready = self.bound(((0, 0),), (0,))
+        for first in range(0, self.tiles, self.chunk):
+            tiles = min(self.chunk, self.tiles - first)
+            self._execute(ready.bound, first, tiles)
+            yield first, plane[:tiles]
 
     def scale(self, vector: np.ndarray, factor: float) -> None:
         self._transfer.scale(vector, factor, in_home_process())
@@ -261,7 +309,34 @@ class Workspace:
         n = self.plan.graph.size
         return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf.take()[:n]
 
+    # ------------------------------------------------------------------------------------------ what users give and get
+    def keep(self, w: np.ndarray) -> np.ndarray:
+        copy = self.fresh()
+        copy[:] = w
+        return copy
+
+    def vector(self, name: str, value: Any) -> np.ndarray:
+        raise NotImplementedError("the engine makes NumPy arrays of everything else")
+
+    def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """Results are fresh arrays already."""
+        return result
+
+    def rows_of(self, columns: np.ndarray) -> np.ndarray:
+        return as_rows(columns, self.dtype)
+
+    def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Kernels may write up to PADDING numbers after a column."""
+        n = self.plan.graph.size
+        rows = np.empty((k, n + PADDING), self.dtype)
+        return rows[:, :n].T, list(rows)
+
     # ---------------------------------------------------------------------------------------------------------- passes
+    @property
+    def together(self) -> int:
+        """Directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch."""
+        return 1 if self.kept and self.tiles == self.chunk else BLOCK_OF_VECTORS
+
     def ensure_direction(self, index: int) -> None:
         """Room for direction number ``index``."""
         if f"v{index}" not in self._arrays:
@@ -317,7 +392,11 @@ class Workspace:
             self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
             for total, result in zip(sums, ready.results, strict=True):
                 total += result
-        return [total.astype(self.dtype) for total in sums]
+        if into is None:
+            return [total.astype(self.dtype) for total in sums]
+        for place, total in zip(into, sums, strict=True):
+            place[:total.size] = total
+        return into
 
     def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...],
                      into: list[np.ndarray] | None) -> list[np.ndarray]:
