@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from rop.graph import Graph
 from rop.layers._arguments import check_choice
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
-from rop.lowering import Plan
+
+if TYPE_CHECKING:
+    from rop.lowering import Plan
 
 DEVICES = ("cpu", "cuda", "auto")
 INSTALL = "pip install 'rop[cuda12]' (or 'rop[cuda13]' where the driver is of CUDA 13)"

@@ -210,7 +210,7 @@ class Point:
         with engine_lock():
             self._grad = self._evaluate()
             self.loss: float = objective._energy(0)
-            self._batch_stats = self._batch_statistics() if objective.training else {}
+            self._batch_stats = batch_statistics(objective._workspace) if objective.training else {}
 
     @property
     def grad(self) -> Vector:
@@ -337,12 +337,14 @@ class Point:
 
         return Hessian(self)
 
-    def _batch_statistics(self) -> dict[str, np.ndarray]:
-        result = {}
-        for name, mean, variance, count in self._f._workspace.statistics():
-            result[f"{name}.running_mean"] = mean.copy()
-            result[f"{name}.running_var"] = variance * count / (count - 1)
-        return result
+
+def batch_statistics(space: Space) -> dict[str, np.ndarray]:
+    """Mean and unbiased variance of the last pass, under the names of ``net.init_state()``."""
+    result = {}
+    for name, mean, variance, count in space.statistics():
+        result[f"{name}.running_mean"] = mean.copy()
+        result[f"{name}.running_var"] = variance * count / (count - 1)
+    return result
 
 
 def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarray:

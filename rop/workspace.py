@@ -72,6 +72,20 @@ def choose_lanes(plan: Plan, batch: int) -> int:
     return 64 if batch > 64 else 32 if batch > 32 else 16
 
 
+def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:
+    """How many orders are kept of the whole batch between passes: 3, 1 (order 0 only) or 0 (everything is computed
+    again); ``tile_bytes`` is what one order of a tile takes, ``chunk`` how many tiles are computed together."""
+    if tiles > chunk:
+        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= limit), 0)
+    if plan.coupled and 3 * tile_bytes * tiles > limit:
+        layer = plan.normalisations[0].layer
+        raise ArgumentError(
+            f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
+            f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
+            "batches, a larger memory_limit, or training=False")
+    return 3
+
+
 def aligned(count: int, dtype: Any) -> np.ndarray:
     """Zeros that start at a cache line."""
     count = max(count, 1)
@@ -164,7 +178,7 @@ class Workspace:
         self.tiles = -(-batch // plan.lanes)
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
         self.chunk = self.tiles if one_chunk else self._chunk()
-        self.kept = self._kept(memory_limit)
+        self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
         self.owner: object = None                   # token of the point whose order 0 is in the planes
         self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
@@ -187,18 +201,6 @@ class Workspace:
             return self.tiles
         per_tile = 3 * (self.stride + self.plan.partial_size * self.plan.itemsize)
         return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
-
-    def _kept(self, limit: int) -> int:
-        """How many planes hold the whole batch: 3, 1 (order 0 only) or 0 (everything is computed again)."""
-        if self.tiles == self.chunk:
-            if self.plan.coupled and 3 * self.stride * self.tiles > limit:
-                name = self.plan.graph.name_of(self.plan.normalisations[0].layer)
-                raise ArgumentError(
-                    f"layer {name} ({self.plan.normalisations[0].layer.describe()}): batch statistics need all "
-                    f"activations at once, {3 * self.stride * self.tiles:,} bytes for {self.batch:,} samples, got a "
-                    f"memory_limit of {limit:,}; use smaller batches, a larger memory_limit, or training=False")
-            return 3
-        return next((planes for planes in (3, 1) if planes * self.stride * self.tiles <= limit), 0)
 
     def _allocate(self) -> None:
         plan, dtype, item = self.plan, self.dtype, self.plan.itemsize

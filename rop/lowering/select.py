@@ -42,6 +42,8 @@ class MaxPool(Windows):
         super().__init__(plan, node, x, Geometry(x.shape[1:], plan.shapes[node][1:], layer.kernel_size, layer.stride,
                                                  layer.padding))
         self.relu = node.inputs[0] in plan.into_pool
+
+    def plan_rooms(self, plan: Plan) -> None:
         self.chosen = plan.buffer(self.y.rows, (0,))
 
     def entries(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
