@@ -10,12 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numba import cuda
 
+from rop.kernels.compile import PerPrecision
 from rop.kernels.cuda.compile import (
     ORDERS,
     SIMULATED,
     THREADS,
+    WARP,
     Count,
     Indices,
     Matrix,
@@ -39,28 +42,32 @@ from rop.kernels.cuda.vectors import added, block_sum
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block computes: rows × columns of the result, from ``depth`` terms of the sum at a time; each thread has
-    ``each`` × ``each`` outputs of every order. All are powers of 2. What a thread reads lies side by side in shared
-    memory; rows of a tile that is written down its columns are ``apart`` numbers longer, to use more of the banks."""
+    """What a block computes: rows × columns of the result, from some terms of the sum at a time (``depth`` bytes of
+    them, so that shared memory suffices in both precisions); each thread has ``each`` × ``each`` outputs of every order.
+    All are powers of 2. What a thread reads lies side by side in shared memory; rows of a tile that is written down its
+    columns are ``apart`` numbers longer, to use more of the banks."""
 
     rows: int
     columns: int
-    depth: int
     each: int
+    depth: int = 64
     apart: int = 4
 
     @property
     def block(self) -> tuple[int, int]:
         return self.columns // self.each, self.rows // self.each
 
-    def names(self) -> dict[str, int]:
+    def terms(self, dtype: Any) -> int:
+        return self.depth // np.dtype(dtype).itemsize
+
+    def names(self) -> dict[str, Any]:
         across, down = self.block
-        return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": self.depth, "EACH": self.each,
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": PerPrecision(self.terms), "EACH": self.each,
                 "LONG_ROWS": self.rows + self.apart, "LONG_COLUMNS": self.columns + self.apart,
                 "ACROSS": across, "DOWN": down, "TILE_THREADS": across * down}
 
 
-TILES = {"large": Tile(64, 64, 16, 4), "small": Tile(16, 32, 16, 2)}
+TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
 ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1       # bound per tile
 
 ALIGNED = None if SIMULATED else 16         # bytes: then vectors of four (two in float64) are loaded at once
@@ -259,7 +266,7 @@ def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
     """Into how many pieces the sum over pixels and lanes is divided: a matter of shapes only, never of the device."""
     tile = TILES[tile_for(rows, fan)]
     tiles = blocks_of(rows, tile.rows) * blocks_of(fan, tile.columns)
-    return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // tile.depth))
+    return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // WARP))
 
 
 def gradient_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS,
