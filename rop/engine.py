@@ -208,7 +208,7 @@ class Point:
             self.w.flags.writeable = False
         self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():
-            self._grad = self._evaluate()
+            self._grad = objective._workspace.given(self._evaluate(), self.w)
             self.loss: float = objective._energy(0)
             self._batch_stats = batch_statistics(objective._workspace) if objective.training else {}
 
@@ -224,11 +224,11 @@ class Point:
         return {name: value.copy() for name, value in self._batch_stats.items()}
 
     def _evaluate(self) -> Vector:
-        """Order 0, kept; returns the gradient."""
+        """Order 0, kept; returns the gradient, in the workspace's memory."""
         space = self._f._ready(self.w)
         (grad,) = space.run((VALUE,), (0,))
         space.owner = self._token
-        return space.given(grad, self.w)
+        return grad
 
     def _space(self) -> Space:
         """The workspace with order 0 of this point in it, as far as it is kept."""

@@ -57,10 +57,6 @@ class Vectors:
         """y += factor·x."""
         vectors.axpy(self._type).bind(y=y, x=x, factor=factor)()
 
-    def column(self, y: Vector, block: Any, index: int) -> None:
-        """y = block[:, index]."""
-        vectors.column(self._type).bind(y=y, block=block, column=index)()
-
     def copy(self, x: Vector) -> Vector:
         """The same numbers in memory of their own."""
         result = device_array(x.size, self.dtype)

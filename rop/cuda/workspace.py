@@ -17,14 +17,15 @@ from rop.cuda.vectors import Vectors, device_array
 from rop.devices import Block, Orders, Vector, on_device
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.kernels.cuda import batchnorm, loss
+from rop.kernels.cuda import batchnorm, loss, memory
 from rop.kernels.cuda.compile import WARP
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 from rop.lowering import Plan, outline
 from rop.lowering.cuda import Launch, Lowered, Part
+from rop.lowering.cuda.code import table
 from rop.program import ORDERS
-from rop.workspace import Data, as_rows, orders_kept
+from rop.workspace import Data, as_rows, lane_samples, orders_kept
 
 TILE_BYTES = 1 << 30                    # what the planes of a tile should not exceed, unless the batch is coupled
 
@@ -279,10 +280,11 @@ class CudaWorkspace:
             return as_rows(columns, self.dtype)
         if columns.is_f_contiguous():
             return [columns[:, i] for i in range(columns.shape[1])]
-        rows = [device_array(columns.shape[0], self.dtype) for _ in range(columns.shape[1])]
-        for i, row in enumerate(rows):
-            self.vectors.column(row, columns, i)
-        return rows
+        n, k = columns.shape                        # row by row: a transposition, like that of data on their way in
+        samples = lane_samples(n, WARP)
+        rows = cuda.device_array((k, samples.size), self.dtype)
+        memory.load(self.dtype.type).bind(y=rows, x=columns, samples=table(samples), feature=table(np.arange(k)))()
+        return [rows[i, :n] for i in range(k)]
 
     def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
         n = self.plan.graph.size

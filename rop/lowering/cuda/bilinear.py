@@ -87,8 +87,8 @@ class EmitProducts(Emitter):
         """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that went into x."""
         op = self.operation
         masked = op.source.flow.masked_by_user
-        kernel = bilinear.products_for(self.dtype, orders=code.orders, levels=ORDERS, adjoint=True, rows=op.group_inputs,
-                                       lanes=self.plan.lanes)
+        kernel = bilinear.products_for(self.dtype, orders=code.orders, levels=ORDERS, adjoint=True,
+                                       rows=op.group_inputs, lanes=self.plan.lanes)
         code.launch(kernel, **code.jet("c", h), **code.jet("b", op.delta), **self.weights,
                     source=self.back_sources, target=self.back_targets,
                     mask=code.rows(op.source.buffer, 0) if masked else None,

@@ -108,19 +108,3 @@ def levels_of(value: Value) -> tuple[int, ...]:
 def table(values: Any) -> Any:
     """An index table on the device."""
     return cuda.to_device(np.ascontiguousarray(values, np.int32))
-
-
-def padded(owner: np.ndarray, members: np.ndarray, owners: int, fill: Any = -1) -> np.ndarray:
-    """Members listed by owner (owners, most), in their order, filled up at the end.
-
-    >>> padded(np.array([0, 0, 2]), np.array([5, 6, 7]), 3)
-    array([[ 5,  6],
-           [-1, -1],
-           [ 7, -1]])
-    """
-    order = np.argsort(owner, kind="stable")
-    owner, members = owner[order], members[order]
-    counts = np.bincount(owner, minlength=owners)
-    result = np.full((owners, max(1, counts.max(initial=0))), fill, members.dtype)
-    result[owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)] = members
-    return result

@@ -7,7 +7,8 @@ import numpy as np
 from numba import cuda
 
 from rop.kernels.cuda import linear_maps
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of, padded, table
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of, table
+from rop.lowering.geometry import padded
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
 from rop.lowering.plan import Operation
 from rop.program import Buffer

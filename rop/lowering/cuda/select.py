@@ -2,7 +2,8 @@
 from __future__ import annotations
 
 from rop.kernels.cuda import select
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, padded, table
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.lowering.geometry import padded
 from rop.lowering.select import MaxPool, Rectify
 
 
