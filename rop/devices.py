@@ -7,7 +7,7 @@ Nothing here imports numba.cuda before a GPU is asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -91,8 +91,8 @@ class Space(Protocol):
     def given(self, result: Vector, like: Vector) -> Vector:
         """A result for the user, on the same side as ``like``."""
 
-    def rows_of(self, columns: Block) -> Sequence[Vector]:
-        """The columns of a block, each contiguous."""
+    def rows_of(self, columns: Block) -> Any:
+        """The columns of a block as a sequence, each contiguous."""
 
     def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
         """A block (n, k) for the user on the same side as ``like``, and a place for each of its columns."""

@@ -33,7 +33,7 @@ DEVICE = os.environ.get("ROP_TEST_DEVICE", "cpu")
 if DEVICE != "cpu":
     check_device("make test-gpu", DEVICE)
     for function in (rop.Objective.__init__, rop.train):
-        function.__kwdefaults__["device"] = DEVICE
+        function.__kwdefaults__.update(device=DEVICE)  # type: ignore[union-attr]
 
 # What is about the CPU engine itself: its threads, its memory, its streaming.
 CPU_ONLY = re.compile(r"test_memory|test_pace|test_(the_number_of|two|a_process_with_any_number_of)_threads|"

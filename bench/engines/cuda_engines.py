@@ -24,8 +24,8 @@ class RopCuda(Rop):
         super(Rop, self).prepare(problem, batch, dtype, data)
         self.cuda = cuda
         self.f = rop.Objective(network(problem), self.loss(), data.x, data.y, dtype=np.dtype(dtype), device="cuda")
-        self.points = [cuda.to_device(w) for w in data.points]
-        self.directions = [cuda.to_device(v) for v in data.directions]
+        self.points: Any = [cuda.to_device(w) for w in data.points]
+        self.directions: Any = [cuda.to_device(v) for v in data.directions]
 
     def hvp_block(self, repetition: int) -> Any:
         blocks = self.keep("blocks", lambda: [self.cuda.to_device(np.asfortranarray(block))

@@ -7,7 +7,7 @@ the memory limit, nor on the GPU. Everything is allocated once; a pass is a list
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -275,7 +275,7 @@ class CudaWorkspace:
     def _to_host(self, result: Vector) -> np.ndarray:
         return result.copy_to_host() if result.size else np.empty(0, self.dtype)
 
-    def rows_of(self, columns: Block) -> Sequence[Vector]:
+    def rows_of(self, columns: Block) -> Any:
         if not on_device(columns):
             return as_rows(columns, self.dtype)
         if columns.is_f_contiguous():

@@ -247,7 +247,12 @@ def test_a_question_launches_the_orders_it_needs(monkeypatch: pytest.MonkeyPatch
 
     launched: list[Any] = []
     run = Launch.__call__
-    monkeypatch.setattr(Launch, "__call__", lambda self, *args: (launched.append(self.kernel), run(self, *args)))
+
+    def recorded(self: Any, *args: Any) -> None:
+        launched.append(self.kernel)
+        run(self, *args)
+
+    monkeypatch.setattr(Launch, "__call__", recorded)
 
     def orders(call: Any) -> tuple[set[Any], int]:
         launched.clear()
@@ -278,9 +283,16 @@ def test_memory_is_allocated_once(cuda: Any, monkeypatch: pytest.MonkeyPatch) ->
     for call in calls.values():
         call()
     made: list[Any] = []
+
+    def counted(make: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            made.append(args)
+            return make(*args, **options)
+
+        return call
+
     for name in ("device_array", "to_device"):
-        make = getattr(cuda, name)
-        monkeypatch.setattr(cuda, name, lambda *args, make=make, **options: made.append(args) or make(*args, **options))
+        monkeypatch.setattr(cuda, name, counted(getattr(cuda, name)))
     for name, results in {"hvp": 1, "jet": 3, "r2": 1}.items():
         made.clear()
         calls[name]()
@@ -301,19 +313,19 @@ def test_memory_is_allocated_once(cuda: Any, monkeypatch: pytest.MonkeyPatch) ->
 def test_power_iteration_keeps_its_vectors_on_the_device(cuda: Any) -> None:
     f, on_cpu = mlp(device="cuda"), mlp()
     w = point(f.net, 0)
-    expected = rop.spectral_radius(on_cpu.at(w), tol=1e-4, maxiter=60)
+    expected = rop.spectral_radius(on_cpu.at(w), tol=1e-2, maxiter=60)
     p = f.at(cuda.to_device(w))
-    found = rop.spectral_radius(p, tol=1e-4, maxiter=60)
+    found = rop.spectral_radius(p, tol=1e-2, maxiter=60)
     assert found.converged == expected.converged and found.hvps == expected.hvps
     assert found.value == pytest.approx(expected.value, rel=1e-9)
     assert on_device(found.vectors) and on_device(found.vector)
-    same(found.vector, expected.vector, 1e-6)
-    same(p.r2(found.vector), on_cpu.at(w).r2(expected.vector), 1e-5)
-    from_host = rop.spectral_radius(f.at(w), tol=1e-4, v0=expected.vector)
+    same(found.vector, expected.vector, 1e-8)
+    same(p.r2(found.vector), on_cpu.at(w).r2(expected.vector), 1e-8)
+    from_host = rop.spectral_radius(f.at(w), tol=1e-2, v0=expected.vector)
     assert isinstance(from_host.vectors, np.ndarray) and from_host.hvps == 1
-    again = rop.spectral_radius(f.at(w), tol=1e-4, v0=found.vector)
+    again = rop.spectral_radius(f.at(w), tol=1e-2, v0=found.vector)
     assert on_device(again.vectors) and again.hvps == 1
-    lanczos, like = (rop.eigen.lanczos(one.at(w), k=2, tol=1e-6) for one in (f, on_cpu))
+    lanczos, like = (rop.eigen.lanczos(one.at(w), k=1, tol=1e-1) for one in (f, on_cpu))
     np.testing.assert_allclose(lanczos.values, like.values, rtol=1e-9)
 
 
@@ -333,16 +345,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": rop.SGD(lr=0.3)},
     "momentum": {"optimizer": rop.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)},
     "adam": {"optimizer": rop.Adam(lr=0.03)},
-    "power": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, maxiter=4, clip=0.5)},
+    "power": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, maxiter=2, clip=0.5)},
     "track": {"optimizer": rop.Adam(lr=0.02), "regularizer": rop.SpectralRadius(mu=0.05, solver="track")},
-    "lanczos": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, solver="lanczos", maxiter=3)},
+    "lanczos": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, solver="lanczos", maxiter=2)},
 }
 
 
 def trained(**options: Any) -> rop.Fit:
     """A few steps of training in float64, with batchnorm."""
     net = rop.Sequential(rop.Linear(2, 3), rop.BatchNorm1d(3), rop.Tanh(), rop.Linear(3, 2))
-    data = normal(0, (9, 2)), labels(0, (9,), 2)
+    data = normal(0, (8, 2)), labels(0, (8,), 2)
     return rop.train(net, rop.CrossEntropy(), data, batch_size=4, dtype=np.float64, **{"epochs": 2, **options})
 
 
@@ -374,3 +386,27 @@ def test_a_run_may_go_on_elsewhere(tmp_path: Path) -> None:
     trained(epochs=1, checkpoint=tmp_path, **SETTINGS["momentum"])
     resumed = trained(checkpoint=tmp_path, resume=True, device="cuda", **SETTINGS["momentum"])
     same(resumed.w_last, trained(**SETTINGS["momentum"]).w_last, 1e-8)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# the benchmark
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_benchmark_of_the_device_computes_the_same() -> None:
+    """rop's engine of `rop bench --device cuda`, work by work, against the CPU's."""
+    from rop.bench import engines
+    from rop.bench.engines.cuda_engines import WORKS
+    from rop.bench.problems import Activation, Linear, Problem
+
+    problem = Problem("small", "", (3,), (Linear(3, 4), Activation("tanh"), Linear(4, 2)))
+    data = problem.data(3, "float64")
+    ours, cpu = engines.make("rop", 1, "cuda"), engines.make("rop", 1)
+    assert set(ours.ways) == set(WORKS)
+    for engine in (ours, cpu):
+        engine.prepare(problem, 3, "float64", data)
+    for work in WORKS:
+        for way in ours.ways[work]:
+            found = ours.quantities(work, ours.run(way, 0))
+            for name, expected in cpu.quantities(work, cpu.run(way, 0)).items():
+                same(found[name], expected)

@@ -68,3 +68,13 @@ def test_loss_agrees_with_the_cpu(
     affordable(net, input_shape, batch)
     loss = rop.layers.LOSSES[case.name](**arguments)
     check_device(net, loss, normal(seed, (batch, *input_shape)), target(seed, batch), dtype, data.draw(ways), seed=seed)
+
+
+def test_every_operation_has_an_emitter() -> None:
+    from rop.lowering.cuda import EMITTERS
+    from rop.lowering.plan import Operation
+
+    def leaves(kind: type) -> set[type]:
+        return set().union(*(leaves(sub) for sub in kind.__subclasses__())) or {kind}
+
+    assert set(EMITTERS) == leaves(Operation)
