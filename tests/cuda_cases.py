@@ -37,10 +37,10 @@ class Jet:
 
     def map(self, linear: Callable[[Any], Any]) -> Jet:
         """A linear map of the arrays, for each coefficient."""
-        return Jet(tuple(linear(np.broadcast_to(c, np.shape(self.c[0]))) for c in self.c))  # type: ignore[arg-type]
+        return Jet(tuple(linear(np.broadcast_to(c, np.shape(self.c[0]))) for c in self.c))
 
     def __add__(self, other: Any) -> Jet:
-        return Jet(tuple(a + b for a, b in zip(self.c, Jet.of(other).c, strict=True)))  # type: ignore[arg-type]
+        return Jet(tuple(a + b for a, b in zip(self.c, Jet.of(other).c, strict=True)))
 
     def __neg__(self) -> Jet:
         return Jet((-self.c[0], -self.c[1], -self.c[2]))
@@ -178,7 +178,7 @@ def products_case(s: Setting) -> Case:
         for p in range(pixels):
             there = source[p] + q * (b_rows // groups)
             x = b.map(lambda c, p=p, there=there: np.where(source[p][:, None] >= 0, c[there], 0))  # type: ignore[misc]
-            y = (Jet(tuple(c[:, :, None] for c in a.c)) * Jet(tuple(c[None] for c in x.c))).map(  # type: ignore[arg-type]
+            y = (Jet(tuple(c[:, :, None] for c in a.c)) * Jet(tuple(c[None] for c in x.c))).map(
                 lambda c: c.sum(axis=1)
             ) + bias
             to = p * c_rows + target[q * rows : (q + 1) * rows]
@@ -393,8 +393,9 @@ def copy_rows_case(s: Setting) -> Case:
         return y.reshape(-1, LANES)
 
     empty, expected = s.outputs("y", x.map(copied))
-    numbers = dict(pixels=pixels, count=count, y_step=y_step, y_first=y_first, x_step=x_step, x_first=x_first)
-    return Case({**empty, **named("x", {k: a for k, a in arrays.items() if k in s.orders}), **numbers}, expected, exact=True)
+    steps = {"y_step": y_step, "y_first": y_first, "x_step": x_step, "x_first": x_first}
+    given = named("x", {k: a for k, a in arrays.items() if k in s.orders})
+    return Case({**empty, **given, "pixels": pixels, "count": count, **steps}, expected, exact=True)
 
 
 @case("linear_maps.add_rows")
@@ -640,7 +641,7 @@ def frozen_case(s: Setting) -> Case:
     mean, variance = s.numbers(CHANNELS, seed=5), np.abs(s.numbers(CHANNELS, seed=6))
     w, v = s.numbers(8, seed=3), s.numbers(8, seed=4)
     r = (variance.astype(np.float64) + EPS) ** -0.5
-    gamma = [w[GAMMA_AT : GAMMA_AT + CHANNELS].astype(np.float64), v[GAMMA_AT : GAMMA_AT + CHANNELS], 0]
+    gamma = [*(one[GAMMA_AT : GAMMA_AT + CHANNELS].astype(np.float64) for one in (w, v)), np.zeros(CHANNELS)]
     tables = {f"table{k}": np.full((FIELDS, CHANNELS), np.nan, s.real) for k in s.orders}
     expected = {}
     for k in s.orders:
@@ -883,7 +884,7 @@ SPECIALISATIONS: dict[str, list[Options]] = {
     "softmax.forward": [*each(SPARSE, log=False), *each(SPARSE, log=True)],
     "softmax.backward": [*each(RUNS, log=False), *each(RUNS, log=True)],
     "loss.cross_entropy": [*each(SPARSE, dense=False), *each(ZEROS, dense=False), *each(SPARSE[-2:], dense=True),
-                           {"orders": (0,), "levels": (0,), "dense": True}],  # fmt: skip
+                           {"orders": (0,), "levels": (0,), "dense": True}],
     "loss.negative_log_likelihood": [*SPARSE, *ZEROS],
     "loss.squared_error": [*SPARSE, *ZEROS],
     "loss.binary_cross_entropy": [*SPARSE, *ZEROS],

@@ -53,7 +53,8 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "bilinear", "weight_gradient", {**JET, "tile": "small"},
         "my_row, my_column)\n        cuda.syncthreads()\n    for m", "my_row, my_column)\n    for m", Kind.RACE),
     "rows of the result without a bound": (
-        "bilinear", "products", SMALL, "            if i < group_rows:\n", "            if True:\n", Kind.OUT_OF_BOUNDS),
+        "bilinear", "products", SMALL, "            if i < group_rows:\n", "            if True:\n",
+        Kind.OUT_OF_BOUNDS),
     "lanes of the result without a bound": (
         "bilinear", "products", {**SMALL, "tile": "large"}, "if lane_0 + my_column < lanes:", "if lanes > 0:",
         Kind.OUT_OF_BOUNDS),
@@ -78,7 +79,8 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "vectors", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
         "            buffer[thread] += buffer[thread + step]\n            cuda.syncthreads()\n", Kind.BARRIER),
     "barrier before the buffer is used again": (
-        "vectors", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n", Kind.RACE),
+        "vectors", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n",
+        Kind.RACE),
     "barrier of a transposed tile": (
         "memory", "load", {}, "    cuda.syncthreads()\n    for i in range(cuda.threadIdx.y, WARP, STRIPES):\n"
         "        if row_0 + i < y", "    for i in range(cuda.threadIdx.y, WARP, STRIPES):\n        if row_0 + i < y",

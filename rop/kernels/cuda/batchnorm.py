@@ -23,7 +23,6 @@ from rop.kernels.cuda.compile import (
     Vector,
     by_order,
     formula,
-    has_0,
     has_1,
     has_2,
     helper,

@@ -43,9 +43,9 @@ from rop.kernels.cuda.vectors import added, block_sum
 @dataclass(frozen=True)
 class Tile:
     """What a block computes: rows × columns of the result, from some terms of the sum at a time (``depth`` bytes of
-    them, so that shared memory suffices in both precisions); each thread has ``each`` × ``each`` outputs of every order.
-    All are powers of 2. What a thread reads lies side by side in shared memory; rows of a tile that is written down its
-    columns are ``apart`` numbers longer, to use more of the banks."""
+    them, so that shared memory suffices in both precisions); each thread has ``each`` × ``each`` outputs of every
+    order. All are powers of 2. What a thread reads lies side by side in shared memory; rows of a tile that is written
+    down its columns are ``apart`` numbers longer, to use more of the banks."""
 
     rows: int
     columns: int
@@ -98,7 +98,7 @@ def read_side_by_side(target, tile, step, first):
         target[n] = tile[step, first + n]
 
 
-# -------------------------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------------------------- products
 def product_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False,
                   tile: str = "large") -> dict[str, Any]:
     """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
@@ -215,7 +215,7 @@ def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Mat
     b0_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b1_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b2_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
-    sum0 = cuda.local.array((EACH, EACH), real)                 # all of these are registers: their indices are constants
+    sum0 = cuda.local.array((EACH, EACH), real)                 # these are registers: their indices are constants
     sum1 = cuda.local.array((EACH, EACH), real)
     sum2 = cuda.local.array((EACH, EACH), real)
     y0 = cuda.local.array(EACH, real)
@@ -257,7 +257,7 @@ def products_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], a
     return products(dtype, orders=orders, levels=levels, adjoint=adjoint, tile=tile_for(rows, lanes))
 
 
-# ------------------------------------------------------------------------------------------------------- weight gradient
+# ------------------------------------------------------------------------------------------------------ weight gradient
 BLOCKS = 512                # that a weight gradient is divided into, if its sum is long enough
 LONGEST = 64                # slices of a sum at most
 

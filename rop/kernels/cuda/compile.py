@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numba import config, cuda
@@ -37,7 +37,12 @@ THREADS = WARP * STRIPES                     # of a block, unless a kernel says 
 ROW_BLOCK = (WARP, STRIPES)
 
 # What a kernel file calls the kinds of its parameters; to a type checker they are anything.
-Matrix = Vector = Table = Indices = Count = Number = Any
+Matrix: TypeAlias = Any
+Vector: TypeAlias = Any
+Table: TypeAlias = Any
+Indices: TypeAlias = Any
+Count: TypeAlias = Any
+Number: TypeAlias = Any
 KINDS = {"Matrix": "{real}[:, ::1]", "Vector": "{real}[::1]", "Table": "int32[:, ::1]", "Indices": "int32[::1]",
          "Count": "int64", "Number": "{real}"}
 ARRAYS = ("Matrix", "Vector", "Table", "Indices")
@@ -51,7 +56,7 @@ has_1: Any = True
 has_2: Any = True
 
 
-# -------------------------------------------------------------------------------------------------- functions of a device
+# ------------------------------------------------------------------------------------------------ functions of a device
 def formula(function: Callable[..., Any]) -> PerPrecision:
     """A layer's scalar mathematics (rop/layers/) for use in kernels; its literals have the kernel's precision."""
     return PerPrecision(lambda dtype: _device(specialised(with_literals(function, dtype), dtype)))
@@ -92,11 +97,12 @@ def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Ca
 
 
 def _device(function: Callable[..., Any]) -> Any:
-    """A function on the device. Inlined, or else what it returns would go through local memory."""
-    return cuda.jit(function, device=True, **({} if SIMULATED else {"forceinline": True}))
+    """A function on the device. Inlined by Numba: otherwise what it returns might go through local memory, and the
+    compiler would see functions in an order that changes from run to run, and with it the code that it makes."""
+    return cuda.jit(function, device=True, inline="always")
 
 
-# ------------------------------------------------------------------------------------------------------- specialisations
+# ------------------------------------------------------------------------------------------------------ specialisations
 Names = Callable[..., dict[str, Any]]      # options of a factory -> what the names in its function are bound to
 
 
@@ -146,12 +152,18 @@ class Specialisation:
 
     @property
     def threads(self) -> int:
-        """Of a block; the compiler is told, so that registers suffice."""
+        """Of a block."""
         return math.prod(self.block)
+
+    @property
+    def launch_bounds(self) -> tuple[int, int]:
+        """What the compiler is told: so many threads must find registers, and one block at a time is enough, so that it
+        does not spill registers in order to have more of them."""
+        return self.threads, 1
 
     @cached_property
     def dispatcher(self) -> Any:
-        return cuda.jit(self.function, **({} if SIMULATED else {"launch_bounds": self.threads}))
+        return cuda.jit(self.function, **({} if SIMULATED else {"launch_bounds": self.launch_bounds}))
 
     def bind(self, **given: Any) -> Launch:
         """The launch on these arguments. Those of an order that is neither computed nor read may be left out."""
@@ -222,7 +234,7 @@ def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> 
     return declare
 
 
-# ----------------------------------------------------------------------------------------------------------------- grids
+# ---------------------------------------------------------------------------------------------------------------- grids
 def blocks_of(count: int, size: int) -> int:
     """How many blocks of this size cover so many."""
     return max(1, -(-int(count) // size))

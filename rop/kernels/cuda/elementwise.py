@@ -64,7 +64,7 @@ def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
     """The jet of y = σ(x); a and b are the layer's parameters."""
     row, lane = position()
     if row < y0.shape[0]:
-        y, d1, d2, d3 = scalar(x0[row, lane], a, b)
+        y, d1, d2, _ = scalar(x0[row, lane], a, b)
         u1 = x1[row, lane] if has_1 else real(0)
         u2 = x2[row, lane] if has_2 else real(0)
         if wants_0:
@@ -81,7 +81,7 @@ def backward(h0: Matrix, h1: Matrix, h2: Matrix, x0: Matrix, x1: Matrix, x2: Mat
     """The jet of h = σ′(x)·g."""
     row, lane = position()
     if row < h0.shape[0]:
-        y, d1, d2, d3 = scalar(x0[row, lane], a, b)
+        _, d1, d2, d3 = scalar(x0[row, lane], a, b)
         f0 = g0[row, lane]
         if wants_0:
             h0[row, lane] = d1 * f0

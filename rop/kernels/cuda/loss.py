@@ -225,12 +225,11 @@ def binary_cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Mat
     share0 = share1 = share2 = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
         z = z0[row, lane]
-        s, d1, d2, d3 = sigmoid(z)
+        s, d1, d2, _ = sigmoid(z)
         t = real(0)
         if wants_0:
             t = wanted(dense, samples, pixels, row - first, pixel, lane)
-            y, s1, s2, s3 = softplus(z, real(1), real(1000))
-            share0 += omega * (y - t * z)
+            share0 += omega * (softplus(z, real(1), real(1000))[0] - t * z)
         u1, u2 = along(z1, z2, row, lane)
         f0 = seed_0(g0, omega * (s - t), row, lane)
         f1 = seed_1(g1, omega * output_1(d1, u1), row, lane)
@@ -242,7 +241,7 @@ def binary_cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Mat
     report(energy0, energy1, energy2, share0, share1, share2)
 
 
-# ---------------------------------------------------------------------------------------------------------------- totals
+# --------------------------------------------------------------------------------------------------------------- totals
 @helper
 def block_total(buffer, shares):
     """The sum of a vector, by one block."""

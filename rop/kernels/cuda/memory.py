@@ -1,8 +1,6 @@
 """The moving of rows: data in, outputs out, partial sums into the gradient."""
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from rop.kernels.cuda.compile import (

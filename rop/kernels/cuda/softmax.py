@@ -100,7 +100,7 @@ def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
     """The jet of y = softmax(x), or of its logarithm, over the rows of each pixel. p are the probabilities: order 0
     writes them, later orders read them. Without ``log`` they are order 0 of y itself, the same array."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
-    pixel, first, lane = place(p.shape[1], rows)
+    _, first, lane = place(p.shape[1], rows)
     stripe = cuda.threadIdx.y
     if wants_0:
         largest, total = exponentials(buffer, p, x0, first, rows, lane)
@@ -127,7 +127,7 @@ def backward(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Mat
     """The jet of h = p ⊙ (g − ⟨p, g⟩), with log of h = g − p Σ g: h_k = Σ_j p_j (g_{k−j} − G_{k−j}) with
     G_k = Σ_j ⟨p_j, g_{k−j}⟩, with log h_k = g_k − Σ_j p_j Σ g_{k−j}. y are the orders of the layer's output."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
-    pixel, first, lane = place(p.shape[1], rows)
+    _, first, lane = place(p.shape[1], rows)
     stripe = cuda.threadIdx.y
     sum0 = sum1 = sum2 = real(0)
     for row in range(first + stripe, first + rows, STRIPES):

@@ -14,7 +14,6 @@ from numba import cuda
 from rop.kernels.cuda.compile import (
     STRIPES,
     THREADS,
-    WARP,
     Count,
     Matrix,
     Number,
@@ -30,7 +29,7 @@ PER_THREAD = 8              # terms of a sum for which a further block is worth 
 MOST_BLOCKS = 256           # … and how many there are at most
 
 
-# ------------------------------------------------------------------------------------------------------------------ sums
+# ----------------------------------------------------------------------------------------------------------------- sums
 @helper
 def added(total, lost, term):
     """total + term, and the rounding error of all additions so far (Kahan)."""
@@ -156,7 +155,7 @@ def finite(x: Vector, partial: Vector):
         partial[cuda.blockIdx.x] = total
 
 
-# --------------------------------------------------------------------------------------------------------------- updates
+# -------------------------------------------------------------------------------------------------------------- updates
 @kernel(per_number("y"))
 def fill(y: Vector, value: Number):
     """y = value."""
