@@ -115,7 +115,7 @@ def obstacle() -> str | None:
         hint = "see nvidia-smi" if visible is None else f"CUDA_VISIBLE_DEVICES is {visible!r}"
         return f"the NVIDIA driver finds no GPU; {hint}"
     if error:
-        reason = " ".join(error.split())
+        reason = " ".join(error.split()).split(". ")[0].rstrip(".")
         return f"there is no usable NVIDIA driver ({reason}); install the driver of your GPU and check it by nvidia-smi"
     return f"the CUDA compiler (NVVM) is not installed; {INSTALL}"
 

@@ -124,6 +124,7 @@ class Objective:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        check_device("Objective", self.device)              # it may have come from another machine
         self._workspaces = OrderedDict()
         self._workspace = self._workspace_for(len(self._data.x), self._shape)
 

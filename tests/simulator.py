@@ -15,7 +15,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import greenlet
 import numpy as np
 
 
@@ -58,7 +57,9 @@ class Cuda:
     """What a kernel sees under the name ``cuda``; anything else is numba.cuda's."""
 
     def __init__(self, real: Any) -> None:
-        self._real = real
+        import greenlet  # this file is imported wherever tests are collected
+
+        self._real, self._greenlet = real, greenlet
         self._scheduler: Any = None
         self.threadIdx = self.blockIdx = self.blockDim = self.gridDim = Index(0, 0, 0)
         self.shared, self.local = Memory(shared=True), Memory(shared=False)
@@ -79,10 +80,10 @@ class Cuda:
 
     def run(self, function: Any, grid: tuple[int, ...], block: tuple[int, ...], args: list[Any], rng: Any) -> None:
         """All blocks of a launch, one after the other."""
-        self._scheduler, self.gridDim, self.blockDim = greenlet.getcurrent(), Index(*grid), Index(*block)
+        self._scheduler, self.gridDim, self.blockDim = self._greenlet.getcurrent(), Index(*grid), Index(*block)
         for self.blockIdx in points(grid):
             self.shared = Memory(shared=True)
-            threads = [(greenlet.greenlet(function), index) for index in points(block)]
+            threads = [(self._greenlet.greenlet(function), index) for index in points(block)]
             arguments: list[Any] = args
             while threads:
                 rng.shuffle(threads)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_one_error_says_what_is_missing(pretend: Any, cause: str) -> None:
 def train_on_cuda() -> None:
     rop.train(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), (np.ones((4, 1)), np.ones((4, 1))), batch_size=2,
               device="cuda")  # fmt: skip
+
+
+def test_an_objective_from_a_machine_with_a_gpu_is_refused_clearly(pretend: Any) -> None:
+    f = objective("cpu")
+    f.device = "cuda"
+    sent = pickle.dumps(f)
+    pretend(installed=False)
+    with pytest.raises(rop.DeviceError, match="numba-cuda is not installed"):
+        pickle.loads(sent)
 
 
 def test_hidden_gpus_are_named(pretend: Any, monkeypatch: pytest.MonkeyPatch) -> None:

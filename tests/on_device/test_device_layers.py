@@ -13,11 +13,10 @@ import rop
 import rop.layers
 from tests.cases import CASES, LOSS_CASES, Case, LossCase
 from tests.on_device.compare import affordable, by_passes, check_device
-from tests.oracle import output_shape
 from tests.strategies import seeds
-from tests.test_layers import CLASSES, PLACES, before_the_loss
+from tests.test_layers import PLACES, targets_for
 from tests.test_losses import network
-from tests.zoo import drawn_state, labels, normal
+from tests.zoo import drawn_state, normal
 
 BATCHES = st.sampled_from([1, 5, 31, 32, 33])  # a warp has 32 lanes
 JET, PASSES = st.just(rop.Objective.jet), st.just(by_passes)
@@ -46,14 +45,10 @@ def test_layer_agrees_with_the_cpu(
     layer = rop.layers.LAYERS[case.name](**arguments)
     net, shape = place(layer, shapes)
     affordable(net, shape, batch)
-    x = normal(seed, (batch, *shape))
-    loss: Any
-    if place is before_the_loss:
-        loss, y = rop.MSE(), normal(seed + 1, (batch, *output_shape(layer, *shapes)))
-    else:
-        loss, y = rop.CrossEntropy(), labels(seed, (batch,), CLASSES)
+    loss, y = targets_for(place, layer, shapes, batch, seed)
     state = None if training else drawn_state(net, seed)
-    check_device(net, loss, x, y, dtype, data.draw(ways), seed=seed, training=training, state=state)
+    check_device(net, loss, normal(seed, (batch, *shape)), y, dtype, data.draw(ways), seed=seed, training=training,
+                 state=state)  # fmt: skip
 
 
 @every_precision
