@@ -13,6 +13,7 @@ JAX = ["jax==0.10.2; python_version >= '3.11'", "jaxlib==0.10.2; python_version 
 SKLEARN = "scikit-learn>=1.6"
 SHOW = ["rich>=13", "matplotlib>=3.8"]
 TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "ruff>=0.9", "mypy>=1.14"]
+CUDA12, CUDA13 = "numba-cuda[cu12]>=0.30", "numba-cuda[cu13]>=0.30"
 
 setup(
     name="rop",
@@ -32,8 +33,9 @@ setup(
         "torch": [TORCH],
         "bench": [TORCH, *JAX, *SHOW],
         "test": [TORCH, SKLEARN, *SHOW, *TOOLS],
-        "cuda12": ["numba-cuda[cu12]"],
-        "cuda13": ["numba-cuda[cu13]"],
+        "cuda12": [CUDA12],
+        "cuda13": [CUDA13],
+        "cuda-test": [CUDA12, "greenlet>=3"],  # compiles, simulates and checks the GPU's kernels without a GPU
     },
     entry_points={"console_scripts": ["rop = rop.cli:main"]},
     classifiers=[

@@ -213,18 +213,21 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     rates = ", ".join(f"{dtype} {rate / 1e9:.0f} Gflop/s" for dtype, rate in result["gemm_flops_per_s"].items())
     threads = environment["threads"]
+    promised: Table = ([], []) if "gpu" in environment else goals_table(result)
     for title, (head, body) in (
         ("Medians; (×) how many times that of rop; limit, and the part of it that rop reaches", table(result)),
         ("Minima", table(result, "min_s")),
         ("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", memory_table(result)),
         ("Growth of loss+grad+Hv+R²: slopes on logarithmic axes, upper half of the points", growth_table(result)),
-        (f"Measured and wanted (on two cores): {threads} threads, float32, batch 128, medians", goals_table(result)),
+        (f"Measured and wanted (on two cores): {threads} threads, float32, batch 128, medians", promised),
     ):
         if body:
             _print_table(title, head, body, file)
     for remark in remarks(result):
         print(remark, file=file)
     print(f"{environment['cpu']}, {threads} threads; {versions}", file=file)
+    if "gpu" in environment:
+        print(f"measured on {environment['gpu']}; vectors in its memory, every call waited for", file=file)
     if rates:
         print(f"limit: flops the recursion needs ÷ rate of a matrix product ({rates})", file=file)
     print(f"answers compared with {result['reference']}, before timing", file=file)

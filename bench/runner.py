@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from . import growth
-from .engines import ENGINES, EPOCHS, RETURNS, SAME, UNITS, WORKS, missing
+from .engines import ENGINES, EPOCHS, ON_CUDA, RETURNS, SAME, UNITS, WORKS, missing
 from .flops import flops
 from .problems import MAIN, Problem
 from .worker import CHECKED_STEPS, fitting
@@ -52,6 +52,7 @@ class Settings:
     engines: tuple[str, ...] = tuple(ENGINES)
     works: tuple[str, ...] = tuple(WORKS)
     threads: int = 0  # 0: as many as there are cores
+    device: str = "cpu"  # or "cuda": rop and torch on a GPU
     rounds: int = 9
     burst: float = 0.03  # seconds of one turn
     patience: float = 6.0  # seconds for the timing of a row: of long calls there are fewer turns, at least 3
@@ -106,6 +107,14 @@ def quick(settings: Settings) -> Settings:
     )
 
 
+def on_cuda(settings: Settings) -> Settings:
+    """The same on a GPU, as far as engines and works can use one."""
+    from .engines.cuda_engines import WORKS as ABLE
+
+    return replace(settings, device="cuda", engines=tuple(name for name in settings.engines if name in ON_CUDA),
+                   works=tuple(work for work in settings.works if work in ABLE))  # fmt: skip
+
+
 class WorkerError(RuntimeError):
     """A worker reported an error or died."""
 
@@ -118,11 +127,11 @@ class Mismatch(ValueError):
 class Client:
     """The runner's end of a worker."""
 
-    def __init__(self, engine: str, threads: int, scratch: Path):
+    def __init__(self, engine: str, threads: int, scratch: Path, device: str = "cpu"):
         self.engine = engine
         self.log = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.worker", engine, "--threads", str(threads)],
+            [sys.executable, "-m", f"{__package__}.worker", engine, "--threads", str(threads), "--device", device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
@@ -263,12 +272,16 @@ class Run:
         if self.load is not None and self.load > 0.5 * cores():
             self.notes.append(f"the machine was busy at the start (load {self.load:.1f}): do not trust the times")
 
+    def client(self, name: str, scratch: Path) -> Client:
+        """A worker on the device that is measured; the reference is computed on the CPU in any case."""
+        return Client(name, self.settings.threads, scratch, self.settings.device)
+
     def run(self) -> dict[str, Any]:
         if not self.engines:
             return self.result()
         with tempfile.TemporaryDirectory(prefix="rop-bench-") as folder:
             scratch = Path(folder)
-            self.gemm = Client("gemm", self.settings.threads, scratch)
+            self.gemm = self.client("gemm", scratch)
             self.referee = Client(self.reference, self.settings.threads, scratch)
             try:
                 self.problems(scratch)
@@ -321,7 +334,7 @@ class Run:
         """The chosen works of one problem, batch size and precision, in new processes."""
         able_engines = [name for name in self.engines if problem.runs_on(name)]
         self.tell(f"{label}: starting {', '.join(able_engines)}")
-        clients = {name: Client(name, self.settings.threads, scratch) for name in able_engines}
+        clients = {name: self.client(name, scratch) for name in able_engines}
         steps = self.settings.steps(problem, batch)
         try:
             works: dict[str, list[str]] = {}
@@ -378,7 +391,7 @@ class Run:
     def growth(self, scratch: Path) -> None:
         """Growth with width, depth and batch: all points of an engine in one process."""
         work, dtype = growth.WORK, growth.DTYPE
-        clients = {name: Client(name, self.settings.threads, scratch) for name in self.engines if name != "torch.func"}
+        clients = {name: self.client(name, scratch) for name in self.engines if name != "torch.func"}
         try:
             for client in clients.values():
                 self.versions.update(client.ask("hello")["versions"])
@@ -466,7 +479,8 @@ class Run:
         return {
             "schema": SCHEMA,
             "when": self.when.isoformat(timespec="seconds"),
-            "environment": {**machine(), "threads": self.settings.threads, "load_at_start": self.load},
+            "environment": {**machine(self.settings.device), "threads": self.settings.threads,
+                            "load_at_start": self.load},
             "versions": self.versions,
             "settings": settings,
             "reference": f"{self.reference}, float64",
@@ -490,7 +504,7 @@ def close(clients: Iterable[Client]) -> None:
         client.close(max(0.05, until - time.monotonic()))
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """What the numbers were measured on."""
     cpu, memory = platform.processor(), None
     try:
@@ -503,5 +517,13 @@ def machine() -> dict[str, Any]:
         pass
     return {
         "cpu": cpu, "architecture": platform.machine(), "cores": cores(), "memory_bytes": memory,
-        "system": platform.system(),
+        "system": platform.system(), **({"gpu": gpu()} if device == "cuda" else {}),
     }  # fmt: skip
+
+
+def gpu() -> str:
+    """The name of the GPU."""
+    from numba import cuda
+
+    name = cuda.get_current_device().name
+    return name.decode() if isinstance(name, bytes) else str(name)

@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner hears it and ends us
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # whatever a library prints must not get between the answers
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[: options.threads])
     start = time.perf_counter()
-    worker = Worker(options.engine, options.threads)
+    worker = Worker(options.engine, options.threads, options.device)
     worker.import_seconds = time.perf_counter() - start
     for line in sys.stdin:
         command = json.loads(line)
@@ -64,15 +65,15 @@ class Worker:
     import_seconds = 0.0
     steps = 0
 
-    def __init__(self, engine: str, threads: int):
+    def __init__(self, engine: str, threads: int, device: str = "cpu"):
         import numpy
 
-        self.numpy = numpy
+        self.numpy, self.device = numpy, device
         self.engine: Any = None
         if engine != "gemm":
             from . import engines
 
-            self.engine = engines.make(engine, threads)
+            self.engine = engines.make(engine, threads, device)
 
     def hello(self) -> dict[str, Any]:
         versions = {"numpy": self.numpy.__version__, **(self.engine.versions() if self.engine else {})}
@@ -134,6 +135,10 @@ class Worker:
 
     def gemm(self, dtype: str) -> dict[str, Any]:
         """The best rate over a few sizes: a product large enough to be limited by arithmetic alone."""
+        if self.device == "cuda":
+            from .engines.cuda_engines import product_rate
+
+            return {"rate": product_rate(dtype)}
         rates = []
         for n in (384, 512, 768, 1024):
             a, b, c = (self.numpy.ones((n, n), dtype) for _ in range(3))

@@ -18,7 +18,7 @@ from rop.errors import ArgumentError
 from rop.graph import Graph
 from rop.kernels.cpu import descent as compiled
 from rop.layers._arguments import check_dtype, check_int
-from rop.layers.loss import Loss
+from rop.layers.loss import Loss, Targets
 from rop.lowering import lower
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.pace import Pace
@@ -64,15 +64,12 @@ class Descent:
         self.net, self.dtype = net, np.dtype(check_dtype("Descent", dtype))
         self.batch = check_int("Descent", "batch_size", batch_size)
         x = check_data(x, self.dtype, check_finite=True)
-        if len(x) < self.batch:
-            raise ArgumentError(f"Descent: expected at least one batch of {self.batch} samples, got {len(x)}")
-        plan = lower(net, x.shape[1:], True, loss, self.dtype)
-        check_statistics(net, plan.shapes, self.batch)
-        targets = loss.targets(y, len(x), plan.shapes[net.output], self.dtype)
-        self._space = Workspace(plan, self.batch, DEFAULT_MEMORY, one_chunk=True)
+        targets = checked_targets(net, loss, x, y, self.batch)
+        self._space = Workspace(lower(net, x.shape[1:], True, loss, self.dtype), self.batch, DEFAULT_MEMORY,
+                                one_chunk=True)
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
         self._shares = targets.shares if loss.reduction == "mean" else None
-        self._settings = _settings(optimizer or SGD(), regularizer)
+        self._settings = settings_of(optimizer or SGD(), regularizer)
         self._state = check_state(net, state, self.dtype, "Descent")
         self._pace, self._share = Pace(), 1
         self._seed, self._clock = seed, _clock() if profile else 0
@@ -109,6 +106,11 @@ class Descent:
                  "u": self._space.array("out1")[:self.size], "velocity": self._velocity, "squares": self._squares}
         return ({name: array for name, array in named.items() if array is not None}
                 | {f"state/{name}": array for name, array in self._state.items()})
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Puts back what ``arrays`` gave."""
+        for name, array in self.arrays.items():
+            array[...] = arrays[name]
 
     @property
     def w(self) -> np.ndarray:
@@ -223,7 +225,16 @@ class Descent:
         return descriptor
 
 
-def _settings(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
+def checked_targets(net: Graph, loss: Loss, x: np.ndarray, y: Any, batch: int) -> Targets:
+    """Targets of a data set of which batches of a size can be made."""
+    if len(x) < batch:
+        raise ArgumentError(f"Descent: expected at least one batch of {batch} samples, got {len(x)}")
+    shapes = net.shapes(x.shape[1:])
+    check_statistics(net, shapes, batch)
+    return loss.targets(y, len(x), shapes[net.output], x.dtype)
+
+
+def settings_of(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
     settings = np.zeros(compiled.SETTINGS)
     settings[compiled.DECAY] = optimizer.weight_decay
     if isinstance(optimizer, Adam):

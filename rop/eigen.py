@@ -249,7 +249,8 @@ def power(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int
     """
     H, rng = _problem("power", p, k, which, tol, maxiter, seed)
     _check_single("power", k, which, stop)
-    return _single_vector(H, v0, rng, tol, maxiter, stop, lambda u, v, r, j: u, "power")
+    vectors = _vectors_of(p, H, v0)
+    return _single_vector(H, vectors, v0, rng, tol, maxiter, stop, lambda u, v, value, j: vectors.unit(u), "power")
 
 
 def forest_step(j: int) -> float:
@@ -296,8 +297,12 @@ def paper_lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxit
         raise ArgumentTypeError("paper_lobpcg: expected alpha to be a function of the iteration, such as "
                                 f"rop.eigen.forest_step, got {alpha!r}; for one size use lambda j: size")
     T = _preconditioner(_kfac_of(p) if preconditioner is None else preconditioner, "paper_lobpcg")
-    return _single_vector(H, v0, rng, tol, maxiter, stop,
-                          lambda u, v, r, j: v + float(alpha(j)) * T(r[:, None])[:, 0], "paper_lobpcg")
+    vectors = _HostVectors(H)
+
+    def step(u: np.ndarray, v: np.ndarray, value: float, j: int) -> np.ndarray | None:
+        return vectors.unit(v + float(alpha(j)) * T((u - value * v)[:, None])[:, 0])
+
+    return _single_vector(H, vectors, v0, rng, tol, maxiter, stop, step, "paper_lobpcg")
 
 
 def _kfac_of(p: Any) -> Any:
@@ -308,39 +313,74 @@ def _kfac_of(p: Any) -> Any:
     return kfac(p)
 
 
-Step = Callable[[np.ndarray, np.ndarray, np.ndarray, int], np.ndarray]      # u, v, r = u − λv, j -> the next direction
+class _HostVectors:
+    """What a solver does with single vectors, in NumPy. rop/cuda/power.py does the same with vectors on a GPU."""
+
+    def __init__(self, H: _Operator):
+        self._H = H
+
+    def start(self, v0: Any, rng: np.random.Generator, owner: str) -> np.ndarray:
+        return _start(self._H, v0, 1, rng, owner)[:, 0]
+
+    def product(self, v: np.ndarray) -> np.ndarray | None:
+        """u = H v; None if it is not finite."""
+        u = self._H(v)
+        return u if np.isfinite(u).all() else None
+
+    def is_zero(self, u: np.ndarray) -> bool:
+        return not u.any()
+
+    def quotient(self, u: np.ndarray, v: np.ndarray) -> tuple[float, float]:
+        """λ = uᵀv, and ‖u − λv‖."""
+        value = _dot(u, v)
+        return value, _length(u - value * v)
+
+    def unit(self, direction: np.ndarray) -> np.ndarray | None:
+        """The direction with length one, in H's precision; None if it has no length."""
+        length = _length(direction)
+        return self._H.round(direction / length) if 0 < length < math.inf else None
+
+    def equal(self, u: np.ndarray, v: np.ndarray) -> bool:
+        return np.array_equal(u, v)
+
+    def column(self, v: np.ndarray) -> np.ndarray:
+        """v for the user, (n, 1)."""
+        return v[:, None].astype(self._H.dtype)
+
+
+def _vectors_of(p: Any, H: _Operator, v0: Any) -> Any:
+    """Where a solver for p keeps its vectors: on the GPU if products are computed there."""
+    if getattr(getattr(p, "_f", None), "device", "cpu") == "cuda":
+        from rop.cuda.power import DeviceVectors
+        return DeviceVectors(p, H, v0)
+    return _HostVectors(H)
+
+
+Step = Callable[[Any, Any, float, int], Any]            # u, v, λ, j -> the next v, None if there is none
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _single_vector(H: _Operator, v0: Any, rng: np.random.Generator, tol: float, maxiter: int, stop: str, step: Step,
-                   owner: str) -> Eigen:
-    v = _start(H, v0, 1, rng, owner)[:, 0]
+def _single_vector(H: _Operator, vectors: Any, v0: Any, rng: np.random.Generator, tol: float, maxiter: int, stop: str,
+                   step: Step, owner: str) -> Eigen:
+    v = vectors.start(v0, rng, owner)
     given, previous = v0 is not None, math.nan
     for iteration in range(1, maxiter + 1):
-        u = H(v)
-        if not np.isfinite(u).all():
+        u = vectors.product(v)
+        if u is None:
             return _not_finite(H, 1, iteration)
-        value = _dot(u, v)
-        r = u - value * v
-        residual = _length(r)
-        says_nothing = given and not u.any()            # v0 in the null space: H may be anything elsewhere
+        value, residual = vectors.quotient(u, v)
+        says_nothing = given and vectors.is_zero(u)     # v0 in the null space: H may be anything elsewhere
         small = residual <= tol * abs(value)
         if stop == "paper":
             small = residual <= tol or abs(value - previous) <= tol * abs(value)
         converged = small and not says_nothing
         if converged or iteration == maxiter:
             break
-        following = _start(H, None, 1, rng, owner)[:, 0] if says_nothing else _unit(H, step(u, v, r, iteration - 1))
-        if following is None or np.array_equal(following, v):
+        following = vectors.start(None, rng, owner) if says_nothing else step(u, v, value, iteration - 1)
+        if following is None or vectors.equal(following, v):
             break
         given, previous, v = given and not says_nothing, value, following
-    return Eigen(np.array([value]), v[:, None].astype(H.dtype), np.array([residual]), iteration, H.hvps, converged)
-
-
-def _unit(H: _Operator, direction: np.ndarray) -> np.ndarray | None:
-    """The direction with length one, in H's precision; None if it has no length."""
-    length = _length(direction)
-    return H.round(direction / length) if 0 < length < math.inf else None
+    return Eigen(np.array([value]), vectors.column(v), np.array([residual]), iteration, H.hvps, converged)
 
 
 # ------------------------------------------------------------------------------------------------------------- Lanczos

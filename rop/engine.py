@@ -9,28 +9,20 @@ from __future__ import annotations
 import math
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rop import devices
+from rop.devices import Block, Orders, Space, Vector, check_device, on_device
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.kernels.cpu import batchnorm
-from rop.layers._arguments import check_bool, check_choice, check_dtype, check_int
+from rop.layers._arguments import check_bool, check_dtype, check_int
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
 from rop.lowering import lower
-from rop.workspace import (
-    BLOCK_OF_VECTORS,
-    DEFAULT_MEMORY,
-    PADDING,
-    Data,
-    Orders,
-    Workspace,
-    engine_lock,
-    lane_samples,
-)
+from rop.workspace import DEFAULT_MEMORY, Data, Workspace, engine_lock, lane_samples
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -38,7 +30,6 @@ if TYPE_CHECKING:
 State = Mapping[str, np.ndarray]
 VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)      # (order, direction) of the passes at a point
 FACTORIAL = (1.0, 1.0, 2.0)             # Taylor coefficients inside, derivatives outside
-SLAB = 4096                             # rows of a block of vectors that are turned into columns at a time
 PREDICT_BATCH = 4096                    # samples that go through the net together in predict
 
 
@@ -46,9 +37,9 @@ class Jet(NamedTuple):
     """f and its derivatives at w along v."""
 
     loss: float
-    grad: np.ndarray                    # ∇f(w)
-    hvp: np.ndarray                     # H(w) v
-    r2: np.ndarray                      # vᵀ ∇H(w) v
+    grad: Vector                        # ∇f(w)
+    hvp: Vector                         # H(w) v
+    r2: Vector                          # vᵀ ∇H(w) v
 
 
 class Taylor(NamedTuple):
@@ -70,7 +61,8 @@ class Objective:
         dtype: precision of all computation and of the results, float32 or float64.
         training: whether batchnorm uses the statistics of the batch (else those in ``state``).
         state: running statistics for evaluation mode, by default ``net.init_state()``.
-        device: "cpu".
+        device: "cpu", "cuda", or "auto": a GPU if one can be used. With a GPU, w and v may be arrays in its memory (of
+            any package that has ``__cuda_array_interface__``); results are where v is, the gradient where w is.
         check_finite: refuse NaN and Inf in x, w and v.
         memory_limit: bytes of activations kept between passes; what does not fit is computed again, with the same bits.
 
@@ -95,12 +87,12 @@ class Objective:
         self.net, self.loss = net, loss
         self.dtype = np.dtype(check_dtype("Objective", dtype))
         self.training = check_bool("Objective", "training", training)
-        self.device = check_device(device)
+        self.device = check_device("Objective", device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
         limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
         self.memory_limit = check_int("Objective", "memory_limit", limit, maximum=sys.maxsize)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
-        self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
+        self._workspaces: OrderedDict[Any, Space] = OrderedDict()
         self._bind(x, y)
 
     def _bind(self, x: Any, y: Any) -> None:
@@ -117,11 +109,11 @@ class Objective:
         self._data = Data(x.reshape(batch, -1), targets, scale, samples)
         self._shape = shape
 
-    def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
+    def _workspace_for(self, batch: int, shape: Shape) -> Space:
         key = batch, shape
         if key not in self._workspaces:
-            plan = lower(self.net, shape, self.training, self.loss, self.dtype)
-            self._workspaces[key] = Workspace(plan, batch, self.memory_limit)
+            self._workspaces[key] = devices.workspace(self.device, self.net, shape, self.training, self.loss,
+                                                      self.dtype, batch, self.memory_limit)
             if len(self._workspaces) > 4:               # batch sizes that are not in use any more give way
                 self._workspaces.popitem(last=False)
         self._workspaces.move_to_end(key)
@@ -133,6 +125,7 @@ class Objective:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        check_device("Objective", self.device)              # it may have come from another machine
         self._workspaces = OrderedDict()
         self._workspace = self._workspace_for(len(self._data.x), self._shape)
 
@@ -162,9 +155,9 @@ class Objective:
             self._set_direction(0, v)
             grad, hvp, r2 = space.run((VALUE, FIRST, SECOND), (0, 1, 2))
             space.scale(r2, FACTORIAL[2])
-            return Jet(self._energy(0), grad, hvp, r2)
+            return Jet(self._energy(0), space.given(grad, w), space.given(hvp, v), space.given(r2, v))
 
-    def _ready(self, w: np.ndarray) -> Workspace:
+    def _ready(self, w: Vector) -> Space:
         """The workspace with this batch and these parameters in place, and nothing computed yet."""
         space = self._workspace
         space.bind(self._data)
@@ -174,27 +167,33 @@ class Objective:
         self._place("w", "w", w)
         return space
 
-    def _set_direction(self, index: int, v: np.ndarray) -> None:
+    def _set_direction(self, index: int, v: Vector) -> None:
         self._workspace.ensure_direction(index)
         self._workspace.has_direction = False
         self._place("v", f"v{index}", v)
 
-    def _place(self, name: str, place: str, vector: np.ndarray) -> None:
+    def _place(self, name: str, place: str, vector: Vector) -> None:
         """Copies a vector of parameters into the workspace."""
-        if not self._workspace.adopt(place, vector) and self.check_finite:
+        if not self._workspace.adopt(place, vector, self.check_finite) and self.check_finite:
             raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
                                 "check_finite=False switches the check off")
 
     def _energy(self, k: int) -> float:
-        return FACTORIAL[k] * math.fsum(self._workspace.array(f"energy{k}")[:self._workspace.tiles].tolist())
+        return FACTORIAL[k] * self._workspace.energy(k)
 
-    def _vector(self, name: str, value: Any) -> np.ndarray:
+    def _floats(self, name: str, value: Any) -> Any:
+        """An array of float32 or float64: the user's own if it is in the memory of the objective's device."""
+        if self.device != "cpu" and on_device(value):
+            return self._workspace.vector(name, value)
+        return as_floats(name, value)
+
+    def _vector(self, name: str, value: Any) -> Vector:
         """A vector of the parameters' length in the objective's precision."""
-        array = as_floats(name, value)
+        array = self._floats(name, value)
         if array.shape != (self.net.size,):
             raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
                                 f"{array.shape}")
-        if array.dtype == self.dtype and array.flags.c_contiguous:
+        if not isinstance(array, np.ndarray) or (array.dtype == self.dtype and array.flags.c_contiguous):
             return array
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, self.dtype)
@@ -204,21 +203,21 @@ class Point:
     """An objective at one w. The activations of order 0 are kept in the objective's workspace; if another point has
     taken their place they are computed again."""
 
-    def __init__(self, objective: Objective, w: np.ndarray):
+    def __init__(self, objective: Objective, w: Vector):
         self._f = objective
-        self.w = objective._workspace.fresh()
-        self.w[:] = w
-        self.w.flags.writeable = False
+        self.w = objective._workspace.keep(w)
+        if isinstance(self.w, np.ndarray):
+            self.w.flags.writeable = False
         self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():
-            self._grad = self._evaluate()
+            self._grad = objective._workspace.given(self._evaluate(), self.w)
             self.loss: float = objective._energy(0)
-            self._batch_stats = self._batch_statistics() if objective.training else {}
+            self._batch_stats = batch_statistics(objective._workspace) if objective.training else {}
 
     @property
-    def grad(self) -> np.ndarray:
+    def grad(self) -> Vector:
         """∇f(w), (n,)."""
-        return self._grad.copy()
+        return self._f._workspace.keep(self._grad)
 
     @property
     def batch_stats(self) -> dict[str, np.ndarray]:
@@ -226,14 +225,14 @@ class Point:
         ``net.init_state()``: what a running average takes in."""
         return {name: value.copy() for name, value in self._batch_stats.items()}
 
-    def _evaluate(self) -> np.ndarray:
-        """Order 0, kept; returns the gradient."""
+    def _evaluate(self) -> Vector:
+        """Order 0, kept; returns the gradient, in the workspace's memory."""
         space = self._f._ready(self.w)
         (grad,) = space.run((VALUE,), (0,))
         space.owner = self._token
         return grad
 
-    def _space(self) -> Workspace:
+    def _space(self) -> Space:
         """The workspace with order 0 of this point in it, as far as it is kept."""
         space = self._f._workspace
         if space.owner is not self._token:
@@ -244,7 +243,7 @@ class Point:
                 space.owner = self._token
         return space
 
-    def hvp(self, v: Any) -> np.ndarray:
+    def hvp(self, v: Any) -> Vector:
         """H(w) v, for a vector (n,) or for the columns of (n, k); a pass of order 1.
 
         >>> import numpy as np, rop
@@ -253,7 +252,7 @@ class Point:
         array([[2., 2.],
                [2., 2.]], dtype=float32)
         """
-        columns = as_floats("v", v)
+        columns = self._f._floats("v", v)
         if columns.ndim == 2:
             return self._block(columns)
         vector = self._f._vector("v", columns)
@@ -263,44 +262,33 @@ class Point:
             orders = (FIRST,) if space.kept else (VALUE, FIRST)
             (result,) = space.run(orders, (len(orders) - 1,))
             space.has_direction = True
-            return result
+            return space.given(result, vector)
 
-    def _block(self, columns: np.ndarray) -> np.ndarray:
+    def _block(self, columns: Block) -> Block:
         if columns.shape[0] != self._f.net.size:
             n = self._f.net.size
             raise ArgumentError(f"v: expected shape ({n},) or ({n}, k), n = {n} being the number of parameters, got "
                                 f"{columns.shape}")
-        rows = as_rows(columns, self._f.dtype)                              # (k, n)
         with engine_lock():
             space = self._space()
-            whole = space.kept and space.tiles == space.chunk
-            return (self._one_by_one(rows) if whole else self._together(rows)).T
+            rows = space.rows_of(columns)
+            result, places = space.new_block(len(rows), columns)
+            for start in range(0, len(rows), space.together):
+                part = slice(start, start + space.together)
+                self._products(rows[part], places[part])
+            return result
 
-    def _one_by_one(self, rows: np.ndarray) -> np.ndarray:
-        """H times each row, while order 0 of the whole batch is at hand."""
+    def _products(self, rows: Sequence[Vector], places: list[Vector]) -> None:
+        """H times a few vectors in one pass: what a part of the batch needs of order 0 is fetched or computed once for
+        all of them."""
         space = self._space()
-        result = np.empty((len(rows), rows.shape[1] + PADDING), rows.dtype)
-        for row, place in zip(rows, result, strict=True):
-            self._f._set_direction(0, row)
-            space.run((FIRST,), (0,), into=[place])
-            space.has_direction = True
-        return result[:, :rows.shape[1]]
+        for i, row in enumerate(rows):
+            self._f._set_direction(i, row)
+        orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(rows)))
+        space.run(orders, tuple(range(len(orders) - len(rows), len(orders))), into=places)
+        space.has_direction = len(rows) == 1
 
-    def _together(self, rows: np.ndarray) -> np.ndarray:
-        """H times a few rows at a time, chunk by chunk of the batch: what a chunk needs of order 0 is fetched or
-        computed once for all of them."""
-        result = np.empty_like(rows)
-        for start in range(0, len(rows), BLOCK_OF_VECTORS):
-            part = rows[start:start + BLOCK_OF_VECTORS]
-            space = self._space()
-            for i, row in enumerate(part):
-                self._f._set_direction(i, row)
-            orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(part)))
-            last = range(len(orders) - len(part), len(orders))
-            result[start:start + len(part)] = space.run(orders, tuple(last))
-        return result
-
-    def r2(self, v: Any) -> np.ndarray:
+    def r2(self, v: Any) -> Vector:
         """vᵀ ∇H(w) v, a vector (n,): a pass of order 2, on top of the order-1 pass of the last hvp if that was for an
         equal v.
 
@@ -311,11 +299,11 @@ class Point:
         """
         vector = self._f._vector("v", v)
         with engine_lock():
-            return self._third(vector)
+            return self._f._workspace.given(self._third(vector), vector)
 
-    def _third(self, vector: np.ndarray) -> np.ndarray:
+    def _third(self, vector: Vector) -> Vector:
         space = self._space()
-        known = space.has_direction and np.array_equal(space.array("v0")[:vector.size], vector)
+        known = space.has_direction and space.holds("v0", vector)
         orders: Orders = (SECOND,)
         if not known or space.kept < 3:
             self._f._set_direction(0, vector)
@@ -351,16 +339,14 @@ class Point:
 
         return Hessian(self)
 
-    def _batch_statistics(self) -> dict[str, np.ndarray]:
-        space, result = self._f._workspace, {}
-        for operation in space.plan.normalisations:
-            c = operation.channels
-            table = space.array("channels")[operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
-            count = table[batchnorm.COUNT]
-            name = self._f.net.name_of(operation.layer)
-            result[f"{name}.running_mean"] = table[batchnorm.MEAN].copy()
-            result[f"{name}.running_var"] = table[batchnorm.VARIANCE] * count / (count - 1)
-        return result
+
+def batch_statistics(space: Space) -> dict[str, np.ndarray]:
+    """Mean and unbiased variance of the last pass, under the names of ``net.init_state()``."""
+    result = {}
+    for name, mean, variance, count in space.statistics():
+        result[f"{name}.running_mean"] = mean.copy()
+        result[f"{name}.running_var"] = variance * count / (count - 1)
+    return result
 
 
 def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarray:
@@ -414,17 +400,6 @@ def as_floats(name: str, value: Any) -> np.ndarray:
     return array
 
 
-def as_rows(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The columns of (n, k) as contiguous rows; a slab at a time, so that it is read from memory only once."""
-    with np.errstate(over="ignore"):
-        if columns.flags.f_contiguous:
-            return np.ascontiguousarray(columns.T, dtype)
-        rows = np.empty(columns.shape[::-1], dtype)
-        for start in range(0, len(columns), SLAB):
-            rows[:, start:start + SLAB] = columns[start:start + SLAB].T
-        return rows
-
-
 def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     """The inputs of a batch, contiguous and in the precision of the computation."""
     array = as_floats("x", x)
@@ -438,13 +413,6 @@ def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     if check_finite and not np.isfinite(array).all():
         raise ArgumentError("x: expected finite numbers, got NaN or Inf; check_finite=False switches the check off")
     return array
-
-
-def check_device(device: Any) -> str:
-    check_choice("Objective", "device", device, ("cpu", "auto", "cuda"))
-    if device == "cuda":
-        raise ArgumentError("Objective: device 'cuda' is not available in this version; use device='cpu'")
-    return "cpu"
 
 
 def check_statistics(net: Graph, shapes: Mapping[Any, Shape], batch: int) -> None:

@@ -12,6 +12,10 @@ class ArgumentError(RopError, ValueError):
     """An argument of the right kind whose value, shape or range does not fit."""
 
 
+class DeviceError(RopError, RuntimeError):
+    """A device that was asked for cannot be used on this machine; the message says what is missing."""
+
+
 class ArgumentTypeError(RopError, TypeError):
     """An argument of the wrong kind: another type, an array of another dtype, a layer where a node belongs."""
 

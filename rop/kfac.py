@@ -36,13 +36,13 @@ from typing import Any
 
 import numpy as np
 
-from rop.engine import VALUE, Objective, Point
+from rop.engine import Objective, Point
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
 from rop.layers._arguments import check_choice, check_float, check_int
 from rop.layers.base import Layer
 from rop.lowering.bilinear import Products
-from rop.workspace import Workspace, engine_lock
+from rop.workspace import engine_lock
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
 
@@ -226,7 +226,7 @@ def _with_targets(f: Objective, y: np.ndarray) -> Objective:
     if even:
         return f.with_data(x, y)
     return Objective(f.net, type(loss)(reduction=loss.reduction), x, y, dtype=f.dtype, training=f.training,
-                     state=f._state, check_finite=f.check_finite, memory_limit=f.memory_limit)
+                     state=f._state, device=f.device, check_finite=f.check_finite, memory_limit=f.memory_limit)
 
 
 def _weights(f: Objective) -> np.ndarray:
@@ -244,27 +244,13 @@ def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
     """For every tile: its rows of order 0, which of its lanes count, and the samples in those."""
     space = p._space()
     samples = p._f._data.samples.reshape(space.tiles, space.lanes)
-    for first, plane in _planes(space):
+    for first, plane in space.order_zero():
         for tile, words in enumerate(plane):
             def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
                 return words[start * space.lanes:(start + number) * space.lanes].reshape(number, space.lanes)
 
             counted = samples[first + tile] >= 0
             yield rows, counted, samples[first + tile][counted]
-
-
-def _planes(space: Workspace) -> Iterator[tuple[int, np.ndarray]]:
-    """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed again
-    chunk by chunk (for every layer, which is slow, but only large data that may take little memory comes this way)."""
-    plane = space.array("plane0").reshape(-1, space.stride // space.dtype.itemsize)
-    if space.kept:
-        yield 0, plane[:space.tiles]
-        return
-    ready = space.bound((VALUE,), (0,))
-    for first in range(0, space.tiles, space.chunk):
-        tiles = min(space.chunk, space.tiles - first)
-        space._execute(ready.bound, first, tiles)
-        yield first, plane[:tiles]
 
 
 def _pairs(p: Point, operation: Products) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -42,6 +42,11 @@ class Run:
         self.regularizer = optim.revive(config["regularizer"])
         self._data: datasets.DataSet | None = None
 
+    @property
+    def device(self) -> str:
+        """Where it computes; runs of earlier versions had no choice."""
+        return str(self.config.get("device", "cpu"))
+
     @classmethod
     def open(cls, folder: str | Path) -> Run:
         """The run in a folder."""
@@ -81,6 +86,7 @@ class Run:
         """Trains, or goes on; writes what belongs into the folder."""
         found = self.data(data)
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
+        options["device"] = self.device
         fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
                     regularizer=self.regularizer, checkpoint=self.folder, resume=self.folder is not None,
                     progress=progress, profile=profile, callbacks=[self._keep_history], **options)  # fmt: skip
@@ -129,7 +135,8 @@ class Run:
     def full_objective(self, w: np.ndarray, state: dict[str, np.ndarray]) -> rop.Objective:
         """The loss on the whole training set, with running statistics."""
         x, y = self.data().train
-        return rop.Objective(self.net, self.loss, x, y, dtype=w.dtype, training=False, state=state or None)
+        return rop.Objective(self.net, self.loss, x, y, dtype=w.dtype, training=False, state=state or None,
+                             device=self.device)  # fmt: skip
 
     def results(self, fit: Fit) -> dict[str, Any]:
         """What a run comes to, on the test set and on the whole training set."""
@@ -152,7 +159,8 @@ class Run:
 
 def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None, epochs: int | None = None,
                batch_size: int | None = None, optimizer: optim.Optimizer | None = None, seed: int = 0,
-               dtype: str = "float32", data: str | None = None, **regularizer: Any) -> dict[str, Any]:  # fmt: skip
+               dtype: str = "float32", device: str = "cpu", data: str | None = None,
+               **regularizer: Any) -> dict[str, Any]:  # fmt: skip
     """The configuration of a run: the experiment's defaults, and what is given instead of them."""
     experiment = EXPERIMENTS[dataset]
     size = experiment.batch_size if batch_size is None else batch_size
@@ -167,6 +175,7 @@ def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None,
         "batch_size": size,
         "seed": seed,
         "dtype": dtype,
+        "device": device,
         "optimizer": optim.describe(optimizer or experiment.optimizer(size)),
         "regularizer": optim.describe(penalty(experiment.mu if mu is None else mu, **regularizer)),
     }

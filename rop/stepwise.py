@@ -16,19 +16,32 @@ from rop.optim import Adam, Optimizer, SpectralRadius
 from rop.penalty import Penalty
 
 
+class RunningAverages:
+    """The running statistics of every batchnorm layer, each with its own momentum; ``state`` is changed in place."""
+
+    def __init__(self, net: Graph, state: dict[str, np.ndarray]):
+        self.state = state
+        self._parts = {net.name_of(node.layer): node.layer.momentum for node in net.nodes
+                       if isinstance(node.layer, BatchNorm)}  # fmt: skip
+
+    def take_in(self, statistics: Mapping[str, np.ndarray]) -> None:
+        """Moves them towards the statistics of a batch."""
+        for name, running in self.state.items():
+            running += self._parts[name.rpartition(".")[0]] * (statistics[name] - running)
+
+
 class Stepwise:
     """Steps of min f(w) + μ·max(0, ρ − K) with any solver of rop.eigen; see Descent for the arguments."""
 
     def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray, dtype: Any,
                  optimizer: Optimizer, regularizer: SpectralRadius, state: Mapping[str, np.ndarray] | None = None,
-                 seed: int = 0, profile: bool = False):  # fmt: skip
+                 seed: int = 0, profile: bool = False, device: str = "cpu"):  # fmt: skip
         self.dtype, self.batch = np.dtype(dtype), batch_size
         self.x, self.y = check_data(x, self.dtype, check_finite=True), np.asarray(y)
         self.optimizer, self.regularizer, self.seed = optimizer, regularizer, seed
-        self.f = Objective(net, loss, self.x[:batch_size], self.y[:batch_size], dtype=self.dtype)
+        self.f = Objective(net, loss, self.x[:batch_size], self.y[:batch_size], dtype=self.dtype, device=device)
         self.state = check_state(net, state, self.dtype, "Stepwise")
-        self.averaging = {net.name_of(node.layer): node.layer.momentum for node in net.nodes
-                          if isinstance(node.layer, BatchNorm)}  # fmt: skip
+        self.averages = RunningAverages(net, self.state)
         self.w, self.penalty = np.array(w, self.dtype), Penalty(regularizer, net.size, self.dtype, seed)
         self.velocity = np.zeros_like(self.w)
         self.squares = np.zeros_like(self.w) if isinstance(optimizer, Adam) else None
@@ -45,6 +58,11 @@ class Stepwise:
         if self.squares is not None:
             named["squares"] = self.squares
         return named | {f"state/{name}": array for name, array in self.state.items()}
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """As Descent.restore."""
+        for name, array in self.arrays.items():
+            array[...] = arrays[name]
 
     def begin(self, order: np.ndarray) -> int:
         steps = len(order) // self.batch
@@ -75,7 +93,7 @@ class Stepwise:
                   float(found.hvps) if found else 0.0, float(added is not None), 0.0, 0.0, 0.0, 0.0]  # fmt: skip
         if np.isfinite(report[:3:2]).all():
             self._update(direction.astype(self.dtype), rate, number + 1)
-            self._average(p.batch_stats)
+            self.averages.take_in(p.batch_stats)
         return report
 
     def _refreshed(self, batch: np.ndarray, number: int) -> Any:
@@ -100,8 +118,3 @@ class Stepwise:
             return
         self.velocity[:] = o.momentum * self.velocity + direction
         self.w -= rate * (direction + o.momentum * self.velocity if o.nesterov else self.velocity)
-
-    def _average(self, stats: Mapping[str, np.ndarray]) -> None:
-        for name, running in self.state.items():
-            part = self.averaging[name.rpartition(".")[0]]
-            running += part * (stats[name] - running)

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from rop import checkpoint as files
 from rop.descent import COLUMNS, Descent
+from rop.devices import check_device
 from rop.engine import check_data, check_state, predict
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
@@ -88,7 +90,7 @@ class Fit:
 
 
 class Steps(Protocol):
-    """What the trainer needs of whoever does the steps: Descent, or Stepwise."""
+    """What the trainer needs of whoever does the steps: Descent, CudaDescent or Stepwise."""
 
     def begin(self, order: np.ndarray) -> int: ...
 
@@ -97,6 +99,8 @@ class Steps(Protocol):
 
     @property
     def arrays(self) -> dict[str, np.ndarray]: ...
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
 
 
 def train(
@@ -114,6 +118,7 @@ def train(
     state: Mapping[str, np.ndarray] | None = None,
     start: Fit | None = None,
     dtype: Any = np.float32,
+    device: str = "cpu",
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
@@ -133,6 +138,7 @@ def train(
         start: an earlier fit of the same net to go on from, on these data: its last w and state, the optimizer's
             averages, the eigenvector, and its count of steps and epochs, which schedules see.
         dtype: precision of everything.
+        device: "cpu", "cuda", or "auto": a GPU if one can be used. Validation runs on the CPU.
         checkpoint: a folder for ``checkpoint.npz``; written at the start, every few seconds and at the end.
         resume: go on from the checkpoint in that folder, if there is one.
         progress: show a line per epoch and the time left (needs rich: pip install 'rop[train]').
@@ -149,7 +155,8 @@ def train(
     (30, True)
     """
     run = _Run(net, loss, data, validation, epochs, batch_size, seed, optimizer or SGD(), regularizer, w, state, start,
-               dtype, None if checkpoint is None else Path(checkpoint), profile)  # fmt: skip
+               dtype, check_device("train", device), None if checkpoint is None else Path(checkpoint),
+               profile)  # fmt: skip
     run.start(resume)
     with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
         run.go(interrupted, callbacks, show)
@@ -161,7 +168,7 @@ class _Run:
 
     def __init__(self, net: Graph, loss: Loss, data: Pair, validation: Pair | None, epochs: int, batch_size: int,
                  seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any,
-                 earlier: Fit | None, dtype: Any, folder: Path | None, profile: bool):  # fmt: skip
+                 earlier: Fit | None, dtype: Any, device: str, folder: Path | None, profile: bool):  # fmt: skip
         _check_kinds(net, loss, optimizer, regularizer)
         self.net, self.loss, self.optimizer, self.regularizer = net, loss, optimizer, regularizer
         self.epochs = check_int("train", "epochs", epochs)
@@ -181,10 +188,9 @@ class _Run:
             w, state = _start_of(earlier, w, state)
         start = net.init(self.seed, self.dtype) if w is None else _parameters(net, w, self.dtype)
         state = check_state(net, state, self.dtype, "train")
-        maker: Any = Descent if regularizer is None or regularizer.compiled else _stepwise()
-        self.steps: Steps = maker(net, loss, x, y, batch_size=self.batch_size, w=start, dtype=self.dtype,
-                                  optimizer=optimizer, regularizer=regularizer, state=state, seed=self.seed,
-                                  profile=profile)  # fmt: skip
+        self.steps: Steps = _maker(regularizer, device)(
+            net, loss, x, y, batch_size=self.batch_size, w=start, dtype=self.dtype, optimizer=optimizer,
+            regularizer=regularizer, state=state, seed=self.seed, profile=profile)  # fmt: skip
         self.fingerprint = self._fingerprint(x, np.asarray(y), start)
         self.past_epochs, self.past_steps = (0, 0) if earlier is None else self._recall(earlier)
         self.epochs += self.past_epochs
@@ -261,8 +267,7 @@ class _Run:
                                 f"{', '.join(different)}; it was left as it is")  # fmt: skip
         self.epoch, self.step, self.best_epoch = meta["epoch"], meta["step"], meta["best_epoch"]
         self.history, self.seconds = meta["history"], meta["seconds"]
-        for name, array in self.steps.arrays.items():
-            array[...] = arrays[name]
+        self.steps.restore(arrays)
         self.best = {name: arrays[f"best/{name}"] for name in self.best}
         self.reports, self.profiled = arrays["reports"], arrays["profiled"]
 
@@ -424,9 +429,15 @@ def _state(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name.removeprefix("state/"): array.copy() for name, array in arrays.items() if name.startswith("state/")}
 
 
-def _stepwise() -> Any:
-    from rop.stepwise import Stepwise
-    return Stepwise
+def _maker(regularizer: SpectralRadius | None, device: str) -> Any:
+    """Who does the steps."""
+    if regularizer is not None and not regularizer.compiled:
+        from rop.stepwise import Stepwise
+        return partial(Stepwise, device=device)
+    if device == "cuda":
+        from rop.cuda.descent import CudaDescent
+        return CudaDescent
+    return Descent
 
 
 @contextmanager

@@ -6,27 +6,30 @@ on threads or on the memory limit, so neither changes a bit of the result.
 """
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numba
 import numpy as np
 
+from rop.devices import Orders
 from rop.errors import ArgumentError
+from rop.graph import Graph
+from rop.kernels.cpu import batchnorm
 from rop.kernels.cpu.gemm import SPAN
 from rop.kernels.cpu.interpreter import runner
 from rop.kernels.cpu.transfer import Transfer
 from rop.kernels.warm import ensure_compiled
-from rop.layers.loss import Targets
-from rop.lowering import Plan, emit_outputs, emit_pass, result_space
+from rop.layers.base import Shape
+from rop.layers.loss import Loss, Targets
+from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
 from rop.program import ORDERS, Bound, Space
-
-Orders = tuple[tuple[int, int], ...]    # what a pass computes: (order, direction), in the order in which they run
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
 CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
@@ -35,6 +38,7 @@ CHUNK_LEAST = 4                         # … but at least so many tiles, for th
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
 LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
 PADDING = 16                            # numbers after the last parameter that kernels may write to
+SLAB = 4096                             # rows of a block of vectors that are turned into columns at a time
 SHELF = 8                               # such arrays that are kept for another time
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
@@ -67,6 +71,20 @@ def choose_lanes(plan: Plan, batch: int) -> int:
     if any(value.pixels > 1 for value in plan.values.values()):
         return max(16, SPAN // plan.itemsize) if batch > 16 else 16
     return 64 if batch > 64 else 32 if batch > 32 else 16
+
+
+def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:
+    """How many orders are kept of the whole batch between passes: 3, 1 (order 0 only) or 0 (everything is computed
+    again); ``tile_bytes`` is what one order of a tile takes, ``chunk`` how many tiles are computed together."""
+    if tiles > chunk:
+        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= limit), 0)
+    if plan.coupled and 3 * tile_bytes * tiles > limit:
+        layer = plan.normalisations[0].layer
+        raise ArgumentError(
+            f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
+            f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
+            "batches, a larger memory_limit, or training=False")
+    return 3
 
 
 def aligned(count: int, dtype: Any) -> np.ndarray:
@@ -131,6 +149,17 @@ class Pass:
     data: Data | None = None
 
 
+def as_rows(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """The columns of (n, k) as contiguous rows; a slab at a time, so that it is read from memory only once."""
+    with np.errstate(over="ignore"):
+        if columns.flags.f_contiguous:
+            return np.ascontiguousarray(columns.T, dtype)
+        rows = np.empty(columns.shape[::-1], dtype)
+        for start in range(0, len(columns), SLAB):
+            rows[:, start:start + SLAB] = columns[start:start + SLAB].T
+        return rows
+
+
 def lane_samples(batch: int, lanes: int) -> np.ndarray:
     """Samples 0, 1, …, padded to whole tiles with copies of the last one."""
     samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
@@ -150,7 +179,7 @@ class Workspace:
         self.tiles = -(-batch // plan.lanes)
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
         self.chunk = self.tiles if one_chunk else self._chunk()
-        self.kept = self._kept(memory_limit)
+        self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
         self.owner: object = None                   # token of the point whose order 0 is in the planes
         self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
@@ -162,23 +191,17 @@ class Workspace:
         self._transfer = Transfer(self.dtype)
         self._allocate()
 
+    @classmethod
+    def of(cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int,
+           memory_limit: int) -> Workspace:
+        """The workspace of a network."""
+        return cls(lower(net, shape, training, loss, dtype), batch, memory_limit)
+
     def _chunk(self) -> int:
         if self.plan.coupled:
             return self.tiles
         per_tile = 3 * (self.stride + self.plan.partial_size * self.plan.itemsize)
         return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
-
-    def _kept(self, limit: int) -> int:
-        """How many planes hold the whole batch: 3, 1 (order 0 only) or 0 (everything is computed again)."""
-        if self.tiles == self.chunk:
-            if self.plan.coupled and 3 * self.stride * self.tiles > limit:
-                name = self.plan.graph.name_of(self.plan.normalisations[0].layer)
-                raise ArgumentError(
-                    f"layer {name} ({self.plan.normalisations[0].layer.describe()}): batch statistics need all "
-                    f"activations at once, {3 * self.stride * self.tiles:,} bytes for {self.batch:,} samples, got a "
-                    f"memory_limit of {limit:,}; use smaller batches, a larger memory_limit, or training=False")
-            return 3
-        return next((planes for planes in (3, 1) if planes * self.stride * self.tiles <= limit), 0)
 
     def _allocate(self) -> None:
         plan, dtype, item = self.plan, self.dtype, self.plan.itemsize
@@ -227,9 +250,36 @@ class Workspace:
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
-    def adopt(self, name: str, vector: np.ndarray) -> bool:
-        """Copies a vector to the start of a buffer; returns whether all of it is finite."""
+    def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
+        """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
         return self._transfer.adopt(self._arrays[name], vector, in_home_process())
+
+    def holds(self, name: str, vector: np.ndarray) -> bool:
+        return np.array_equal(self._arrays[name][:vector.size], vector)
+
+    def energy(self, k: int) -> float:
+        return math.fsum(self._arrays[f"energy{k}"][:self.tiles].tolist())
+
+    def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+        """Name, mean, variance and number of values per channel of every batchnorm layer."""
+        for operation in self.plan.normalisations:
+            c = operation.channels
+            table = self._arrays["channels"][operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
+            yield (self.plan.graph.name_of(operation.layer), table[batchnorm.MEAN], table[batchnorm.VARIANCE],
+                   table[batchnorm.COUNT])
+
+    def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed
+        again chunk by chunk."""
+        plane = self._arrays["plane0"].reshape(-1, self.stride // self.dtype.itemsize)
+        if self.kept:
+            yield 0, plane[:self.tiles]
+            return
+        ready = self.bound(((0, 0),), (0,))
+        for first in range(0, self.tiles, self.chunk):
+            tiles = min(self.chunk, self.tiles - first)
+            self._execute(ready.bound, first, tiles)
+            yield first, plane[:tiles]
 
     def scale(self, vector: np.ndarray, factor: float) -> None:
         self._transfer.scale(vector, factor, in_home_process())
@@ -262,7 +312,34 @@ class Workspace:
         n = self.plan.graph.size
         return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf.take()[:n]
 
+    # ------------------------------------------------------------------------------------------ what users give and get
+    def keep(self, w: np.ndarray) -> np.ndarray:
+        copy = self.fresh()
+        copy[:] = w
+        return copy
+
+    def vector(self, name: str, value: Any) -> np.ndarray:
+        raise NotImplementedError("the engine makes NumPy arrays of everything else")
+
+    def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """Results are fresh arrays already."""
+        return result
+
+    def rows_of(self, columns: np.ndarray) -> np.ndarray:
+        return as_rows(columns, self.dtype)
+
+    def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Kernels may write up to PADDING numbers after a column."""
+        n = self.plan.graph.size
+        rows = np.empty((k, n + PADDING), self.dtype)
+        return rows[:, :n].T, list(rows)
+
     # ---------------------------------------------------------------------------------------------------------- passes
+    @property
+    def together(self) -> int:
+        """Directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch."""
+        return 1 if self.kept and self.tiles == self.chunk else BLOCK_OF_VECTORS
+
     def ensure_direction(self, index: int) -> None:
         """Room for direction number ``index``."""
         if f"v{index}" not in self._arrays:
@@ -318,7 +395,11 @@ class Workspace:
             self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
             for total, result in zip(sums, ready.results, strict=True):
                 total += result
-        return [total.astype(self.dtype) for total in sums]
+        if into is None:
+            return [total.astype(self.dtype) for total in sums]
+        for place, total in zip(into, sums, strict=True):
+            place[:total.size] = total
+        return into
 
     def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...],
                      into: list[np.ndarray] | None) -> list[np.ndarray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import rop
+from rop.devices import check_device
 
 settings.register_profile(
     "ci",
@@ -20,6 +22,29 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=400, derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
+    from tests import simulator
+
+    simulator.install()
+
+# `make test-gpu`: objectives and training that do not name a device run there; the oracle is torch on the CPU as ever.
+DEVICE = os.environ.get("ROP_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    check_device("make test-gpu", DEVICE)
+    for function in (rop.Objective.__init__, rop.train):
+        function.__kwdefaults__.update(device=DEVICE)  # type: ignore[union-attr]
+
+# What is about the CPU engine itself: its threads, its memory, its streaming.
+CPU_ONLY = re.compile(r"test_memory|test_pace|test_(the_number_of|two|a_process_with_any_number_of)_threads|"
+                      r"test_streaming|test_a_large_set|test_an_interrupt|test_use_after_a_fork|not_kept")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if DEVICE != "cpu" and CPU_ONLY.search(item.nodeid):
+            item.add_marker(pytest.mark.skip(reason="a test of the CPU engine itself"))
+
 
 torch.set_num_threads(1)  # the oracle's networks are tiny: more threads only wait for each other
 

@@ -100,6 +100,13 @@ def directly_between(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]
 PLACES = [in_the_middle, on_the_data, before_the_loss, directly_between]
 
 
+def targets_for(place: Any, layer: Any, shapes: tuple[Shape, ...], batch: int, seed: int) -> tuple[Any, np.ndarray]:
+    """A loss and targets that fit the network which a place makes."""
+    if place is before_the_loss:
+        return rop.MSE(), normal(seed + 1, (batch, *output_shape(layer, *shapes)))
+    return rop.CrossEntropy(), labels(seed, (batch,), CLASSES)
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @given(data=st.data(), place=st.sampled_from(PLACES), training=st.booleans(), seed=seeds)
@@ -110,13 +117,9 @@ def test_layer_agrees_with_the_oracle(
     batch = data.draw(batch_sizes(case.least_batch))
     layer = made(case, arguments)
     net, shape = place(layer, shapes)
-    x = normal(seed, (batch, *shape))
-    loss: Any
-    if place is before_the_loss:
-        loss, y = rop.MSE(), normal(seed + 1, (batch, *output_shape(layer, *shapes)))
-    else:
-        loss, y = rop.CrossEntropy(), labels(seed, (batch,), CLASSES)
-    check(net, loss, x, y, dtype, training=training, state=drawn_state(net, seed), seed=seed)
+    loss, y = targets_for(place, layer, shapes, batch, seed)
+    x, state = normal(seed, (batch, *shape)), drawn_state(net, seed)
+    check(net, loss, x, y, dtype, training=training, state=state, seed=seed)
 
 
 # ---------------------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ ENGINES = {  # name → class, and the module it needs
     "torch.func": ("torch_func_engine.TorchFunc", "torch"),
     "jax": ("jax_engine.Jax", "jax"),
 }
+ON_CUDA = {"rop": "cuda_engines.RopCuda", "torch": "cuda_engines.TorchCuda"}  # those that can use a GPU
 
 
 class Step:
@@ -143,6 +144,6 @@ def missing(name: str) -> str | None:
     return None if find_spec(module) else module
 
 
-def make(name: str, threads: int) -> Engine:
-    module, kind = ENGINES[name][0].split(".")
+def make(name: str, threads: int, device: str = "cpu") -> Engine:
+    module, kind = (ON_CUDA[name] if device == "cuda" else ENGINES[name][0]).split(".")
     return getattr(importlib.import_module(f"{__name__}.{module}"), kind)(threads)

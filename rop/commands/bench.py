@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
+from rop.devices import DEVICES, check_device
 
 
 def add(commands: Any) -> None:
@@ -32,6 +33,9 @@ def add(commands: Any) -> None:
     parser.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
     parser.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of every engine (default: all cores)")
+    parser.add_argument("--device", choices=DEVICES, default="cpu",
+                        help="cuda: rop and torch on a GPU, for the works that are single calls; auto: a GPU if one "
+                        "can be used (default cpu)")  # fmt: skip
     parser.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 9, quick 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the results with the environment")
     parser.add_argument("--out", type=Path, metavar="DIR", help="save results.json and the plots there")
@@ -55,6 +59,7 @@ def bench(options: argparse.Namespace) -> int:
         for work, about in import_module("rop.bench.engines").WORKS.items():
             print(f"work {work:17}{about}")
         return OK
+    options.device = check_device("bench", options.device)
     try:
         settings = bench_settings(options, runner, problems)
     except ValueError as error:
@@ -105,6 +110,8 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
     elif options.growth and not options.full:
         given["problems"] = ()
     given["growth"] = options.growth or options.full
+    if options.device == "cuda":
+        settings = runner.on_cuda(settings)
     given["thin"] = not (options.batch or options.dtype or options.works)
     for option in ("engines", "works"):
         if names := getattr(options, option):

@@ -12,6 +12,7 @@ import numpy as np
 
 import rop
 from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE, add_command, note_missing, positive
+from rop.devices import DEVICES, check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
 from rop.optim import SGD, SOLVERS, Adam, Optimizer, cosine, inverse_epoch
 
@@ -33,6 +34,7 @@ def add(commands: Any) -> None:
     resume = add_command(commands, "resume", run_resume, "go on with a run that was interrupted", EXAMPLES)
     resume.add_argument("run", type=Path, metavar="RUN", help="its folder")
     resume.add_argument("--epochs", type=positive, metavar="N", help="train to this number of epochs instead")
+    _add_device(resume)
     _add_common(resume)
     evaluate = add_command(commands, "eval", run_eval, "test a trained net on its data set or on another one", EXAMPLES)
     evaluate.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
@@ -52,6 +54,12 @@ def _add_common(parser: argparse.ArgumentParser, profile: bool = True) -> None:
     parser.add_argument("--json", action="store_true", help="end with one line that holds a JSON object")
     if profile:
         parser.add_argument("--profile", action="store_true", help="say where the time went")
+
+
+def _add_device(parser: Any, default: str | None = None) -> None:
+    parser.add_argument("--device", choices=DEVICES, default=default,
+                        help="where to compute; auto: a GPU if one can be used "
+                             f"(default {default or 'that of the run'})")  # fmt: skip
 
 
 def _add_train(commands: Any) -> None:
@@ -86,6 +94,7 @@ def _add_train(commands: Any) -> None:
     training.add_argument("--weight-decay", type=not_negative, default=0.0, metavar="X", help="(default 0)")
     training.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
     training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default float32)")
+    _add_device(training, "cpu")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: keeps config, history and weights")
     _add_common(parser)
 
@@ -116,8 +125,10 @@ def run_train(options: argparse.Namespace) -> int:
         return USAGE
     config = new_config(
         options.dataset, setting=options.setting, mu=options.mu, epochs=options.epochs, batch_size=options.batch_size,
-        optimizer=chosen_optimizer(options), seed=options.seed, dtype=options.dtype, data=options.data, **given,
+        optimizer=chosen_optimizer(options), seed=options.seed, dtype=options.dtype, device=options.device,
+        data=options.data, **given,
     )  # fmt: skip
+    check_device("train", options.device)
     run = Run(config, options.out)
     run.data(options.data)  # what is missing is said before a folder is made
     run.create()
@@ -129,6 +140,8 @@ def run_resume(options: argparse.Namespace) -> int:
     run = Run.open(options.run)
     if options.epochs:
         run.config["epochs"] = options.epochs
+    if options.device:
+        run.config["device"] = options.device
     return _train(run, options)
 
 

@@ -12,8 +12,8 @@ decorators say what a function is:
 ``specialised(function, dtype)`` makes the copy of a function in which ``real`` is bound and every decorated function
 it mentions is replaced by its own copy for that precision.
 
-The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers: an edit in any of them leads to a new
-folder. (Numba's own cache looks at the file of the outermost function only.)
+The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers but those for the GPU: an edit in any of
+them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.)
 """
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "no
 
 # ---------------------------------------------------------------------------------------------------------- the cache
 def source_digest(package: Path | str = PACKAGE) -> str:
-    """A digest of every source file that compiled code depends on."""
-    digest = hashlib.sha256()
+    """A digest of every source file that compiled code for the CPU depends on."""
+    digest, elsewhere = hashlib.sha256(), Path(package) / "kernels" / "cuda"
     for folder in ("kernels", "layers"):
         for path in sorted((Path(package) / folder).rglob("*.py")):
+            if path.is_relative_to(elsewhere):
+                continue
             digest.update(str(path.relative_to(package)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 

@@ -1,8 +1,10 @@
 """From a graph to instructions: what each family of layers contributes to a pass, order by order.
 
-``lower`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU disappears into
-the product before it). ``operation.forward(plan, code, k, …)`` and ``.backward(…)`` emit the instructions of order k.
-The law of the engine is visible here: order k reads orders ≤ k and writes order k. Files are named as in rop/kernels.
+``outline`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU disappears into
+the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow. That
+much is the same on every device. ``lower`` adds what the CPU needs; there ``operation.forward(plan, code, k, …)`` and
+``.backward(…)`` emit the instructions of order k. The law of the engine is visible here: order k reads orders ≤ k and
+writes order k. Files are named as in rop/kernels/cpu; what a GPU makes of the same operations is in rop/lowering/cuda.
 """
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ from rop.lowering.plan import Plan, Value
 from rop.lowering.select import MaxPool, rectifier
 from rop.lowering.softmax import SoftmaxOperation
 
-__all__ = ["Plan", "emit_outputs", "emit_pass", "lower", "result_space"]
+__all__ = ["Plan", "emit_outputs", "emit_pass", "lower", "outline", "result_space"]
 
 Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
 
@@ -62,7 +64,15 @@ LOWERINGS: dict[type[Layer], Lowering] = {
 
 
 def lower(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
-    """The plan of a network on inputs of this shape, with a backward pass if there is a loss."""
+    """The plan of a network for the CPU, on inputs of this shape, with a backward pass if there is a loss."""
+    plan = outline(graph, input_shape, training, loss, dtype)
+    for operation in reversed(plan.operations):
+        operation.plan_rooms(plan)
+    return plan
+
+
+def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
+    """Operations, values and gradients of a network, whichever device will run it."""
     plan = Plan(graph, input_shape, training, loss is not None, dtype)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)

@@ -22,14 +22,17 @@ class BatchNormOperation(Operation):
         self.frozen = not plan.training
         self.gamma_at = plan.graph.offset(layer, "weight") if layer.affine else None
         self.beta_at = plan.graph.offset(layer, "bias") if layer.affine else None
+        plan.normalisations.append(self)
+
+    def plan_rooms(self, plan: Plan) -> None:
         self.tables = [plan.reserve("channels", batchnorm.FIELDS * self.channels) for _ in ORDERS]
         self.totals = [plan.reserve("totals", 2 * self.channels) for _ in ORDERS]
         self.sums = plan.reserve("sums", batchnorm.SUMS * self.channels)
         self.state = plan.reserve("state", 2 * self.channels)      # running mean, running variance
-        plan.normalisations.append(self)
+        if plan.gradients and self.y.needs_gradient:
+            self._plan_parameter_gradients(plan)
 
-    def plan_gradients(self, plan: Plan) -> None:
-        super().plan_gradients(plan)
+    def _plan_parameter_gradients(self, plan: Plan) -> None:
         if self.gamma_at is None or self.beta_at is None:
             self.unused = plan.reserve("batch", 2 * self.channels)
             return

@@ -72,7 +72,6 @@ class Products(Operation):
         self.is_wide = isinstance(layer, Linear) and not self.tied and self.rows * self.fan >= WIDE
         self.direct = self.is_wide and x.row_order is None           # W can be used as it lies in w
         self._tables: dict[str, Any] = {}
-        self._pack(plan)
 
     # Weights: where they lie in w, and as panels. ---------------------------------------------------------------------
     def weight_index(self) -> np.ndarray:
@@ -119,8 +118,13 @@ class Products(Operation):
     # Layout of the gradients. -----------------------------------------------------------------------------------------
     def plan_gradients(self, plan: Plan) -> None:
         super().plan_gradients(plan)
-        flow, x = self.y.flow, self.source
-        self.delta = plan.buffer(self.y.rows) if self.relu and not flow.masked_by_user else self.g
+        self.delta = plan.buffer(self.y.rows) if self.relu and not self.y.flow.masked_by_user else self.g
+
+    def plan_rooms(self, plan: Plan) -> None:
+        self._pack(plan)
+        if not plan.gradients:
+            return
+        x = self.source
         if self.bias_at is not None:
             self.bias_share = plan.partial(self.bias_at + np.arange(self.rows), not plan.first_use(self.layer, "bias"))
         if self.is_wide:

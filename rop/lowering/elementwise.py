@@ -8,13 +8,15 @@ from rop.program import ORDERS, Code, Operand
 
 
 class Activation(Operation):
-    """y = σ(x); order 0 keeps σ′, σ″ and σ‴."""
+    """y = σ(x); on the CPU order 0 keeps σ′, σ″ and σ‴."""
 
     def __init__(self, plan: Plan, layer: Elementwise, x: Value):
         self.layer = layer
         self.reads(x)
         self.y = plan.like(x, frozenset(ORDERS) if 1 in x.levels or 2 in x.levels else frozenset({0}))
-        self.derivatives = [plan.buffer(x.rows, (0,)) for _ in range(3)]
+
+    def plan_rooms(self, plan: Plan) -> None:
+        self.derivatives = [plan.buffer(self.y.rows, (0,)) for _ in range(3)]
 
     def _kept(self, plan: Plan) -> dict[str, Operand]:
         return {f"d{i + 1}": plan.at(buffer, 0) for i, buffer in enumerate(self.derivatives)}

@@ -45,14 +45,18 @@ class AveragePool(Windows):
         super().__init__(plan, node, x)
         self.layer = layer
 
-    def entries(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def shares(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Input pixel, output pixel and what the first contributes to the second."""
         image, output = self.x[0].shape[1:], self.y.shape[1:]
         if isinstance(self.layer, AdaptiveAvgPool2d):
             pixel_in, pixel_out = adaptive_pairs(image, output)
         else:
             pixel_in, pixel_out, _ = window_geometry(self.layer, image, output).triples()
-        share = (1 / self._counts(pixel_out)).astype(plan.dtype)
-        return pixel_in, pixel_out, share.view(f"i{plan.itemsize}").astype(np.int64)[pixel_out]
+        return pixel_in, pixel_out, (1 / self._counts(pixel_out))[pixel_out]
+
+    def entries(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        pixel_in, pixel_out, share = self.shares()
+        return pixel_in, pixel_out, share.astype(plan.dtype).view(f"i{plan.itemsize}").astype(np.int64)
 
     def _counts(self, pixel_out: np.ndarray) -> np.ndarray:
         """Pixels of each window, among them those of the padding if they count."""
@@ -137,7 +141,7 @@ class Concatenation(Operation):
         levels: frozenset[int] = frozenset().union(*(x.levels for x in inputs))
         self.y = plan.value(plan.shapes[node], levels, any(x.needs_gradient for x in inputs))
 
-    def _parts(self) -> list[tuple[int, Value]]:
+    def parts(self) -> list[tuple[int, Value]]:
         """First channel in y, and input."""
         sizes = [x.channels for x in self.x]
         return [(sum(sizes[:i]), x) for i, x in enumerate(self.x)]
@@ -145,13 +149,13 @@ class Concatenation(Operation):
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k not in self.y.levels:
             return
-        for first, x in self._parts():
+        for first, x in self.parts():
             code.tile(linear_maps.copy_rows, y=plan.at(self.y.buffer, k, first), x=plan.order(x, k),
                       pixels=self.y.pixels, y_step=self.y.channels * plan.lane_bytes,
                       x_step=x.channels * plan.lane_bytes, count=x.channels * plan.lanes)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        for (first, x), h in zip(self._parts(), self.h, strict=True):
+        for (first, x), h in zip(self.parts(), self.h, strict=True):
             if h is not None:
                 code.tile(linear_maps.copy_rows, y=plan.at(h, k), x=plan.at(self.g, k, first), pixels=self.y.pixels,
                           y_step=x.channels * plan.lane_bytes, x_step=self.y.channels * plan.lane_bytes,

@@ -249,6 +249,9 @@ class Operation:
         """Decides where the gradient of each x goes; by default a buffer of its own."""
         self.h = [self.claim(plan, x) for x in self.x]
 
+    def plan_rooms(self, plan: Plan) -> None:
+        """Lays out what the CPU's kernels need beside values and gradients; last operation first."""
+
     def claim(self, plan: Plan, x: Value) -> Buffer | None:
         if not x.needs_gradient:
             return None
@@ -262,17 +265,21 @@ class Operation:
         assert self.y.flow.total is not None
         return self.y.flow.total
 
+    def parts_of_gradient(self) -> list[tuple[Buffer, bool]]:
+        """What y's uses have written, and whether it is added to g or, if nothing is there yet, copied to it."""
+        parts = [buffer for buffer, _ in self.y.flow.gradients]
+        started = self.g in parts
+        return [(part, started or i > 0) for i, part in enumerate(parts) if part is not self.g]
+
     def add_uses(self, plan: Plan, code: Code, k: int) -> None:
         """Sums the gradients that y's uses have written."""
-        parts = [buffer for buffer, _ in self.y.flow.gradients]
-        if self.g not in parts:
-            code.tile(linear_maps.copy_rows, y=plan.at(self.g, k), x=plan.at(parts[0], k), pixels=1, y_step=0,
-                      x_step=0, count=self.y.rows * plan.lanes)
-            parts = [self.g, *parts[1:]]
-        for part in parts:
-            if part is not self.g:
-                code.tile(linear_maps.add_rows, y=plan.at(self.g, k), x=plan.at(part, k),
-                          count=self.y.rows * plan.lanes)
+        count = self.y.rows * plan.lanes
+        for part, add in self.parts_of_gradient():
+            y, x = plan.at(self.g, k), plan.at(part, k)
+            if add:
+                code.tile(linear_maps.add_rows, y=y, x=x, count=count)
+            else:
+                code.tile(linear_maps.copy_rows, y=y, x=x, pixels=1, y_step=0, x_step=0, count=count)
 
     def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         """Instructions before the tiles start."""

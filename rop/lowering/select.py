@@ -41,6 +41,8 @@ class MaxPool(Windows):
         super().__init__(plan, node, x)
         self.geometry = window_geometry(layer, x.shape[1:], self.y.shape[1:])
         self.relu = node.inputs[0] in plan.into_pool
+
+    def plan_rooms(self, plan: Plan) -> None:
         self.chosen = plan.buffer(self.y.rows, (0,))
 
     def entries(self, plan: Plan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

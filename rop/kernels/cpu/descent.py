@@ -227,12 +227,14 @@ def _start(d, settings, number, total):
     scaled(reals(d[BEFORE], d[SIZE]), v, real(1))
 
 
-@helper
-def enough(settings, tolerance, value, before, residual, products):
+def is_enough(settings, tolerance, value, before, residual, products):
     """Whether power iteration may stop at the tolerance."""
     if settings[ABSOLUTE] != 0:
         return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
     return residual <= tolerance * abs(value)
+
+
+enough = helper(is_enough)
 
 
 def _power(d, settings, tolerance, first, report, total):
@@ -334,14 +336,16 @@ def lap(d, report, part, now):
         report[part] += now[0] * 1_000_000_000 + now[1] - before
 
 
-@helper
-def shortened(settings, step, rho, length):
+def shortening(settings, step, rho, length):
     """The factor by which a ∇ρ of this length is clipped. LEAP also keeps its step from overshooting: a step α μ ∇ρ
     would lower ρ by α μ ‖∇ρ‖² if ρ were linear, which may not be more than that part of ρ."""
     longest = settings[CLIP] if settings[CLIP] > 0 else length
     if settings[LEAP] > 0 and step[RATE] * step[MU] * length * length > settings[LEAP] * rho:
         longest = min(longest, settings[LEAP] * rho / (step[RATE] * step[MU] * length))
     return longest / length if length > longest else 1.0
+
+
+shortened = helper(shortening)
 
 
 def _penalty(d, settings, step, number, first, report, now, total):

@@ -1,0 +1,8 @@
+"""The kernels of the CUDA engine, file by file as in rop/kernels/cpu.
+
+Values lie as (row, lane): a row is one feature of all samples of the batch, contiguous, so that neighbouring threads
+touch neighbouring numbers. Rows of an image are (pixel, channel). There is one array per order of the jet, and a kernel
+computes all orders that are asked for in one launch: everything it reads is read once.
+
+This package imports numba.cuda, which `import rop` never does: only ``device="cuda"`` loads it.
+"""

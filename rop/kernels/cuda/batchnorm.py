@@ -1,0 +1,331 @@
+"""Batch normalisation in both modes, all orders in one launch.
+
+Each node has, per order, a table of numbers per channel (``channel tables``): the jets of the mean m, of r, q = γ r,
+t = q r², and of a and b of the backward pass; the sums G and D behind them are kept as well, for later orders. A block
+makes the sums of one channel, over all pixels and lanes, in two rounds: means first, then products of what is centred.
+Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the tables from running statistics instead,
+with N = 0, which stands for a = b = 0; the rest is the same.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba import cuda
+
+from rop.kernels.cuda.compile import (
+    ROW_BLOCK,
+    THREADS,
+    Count,
+    Indices,
+    Matrix,
+    Number,
+    Vector,
+    by_order,
+    formula,
+    has_1,
+    has_2,
+    helper,
+    kernel,
+    per_number,
+    per_row,
+    position,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+from rop.kernels.cuda.vectors import added, block_sum
+from rop.layers import batchnorm as layer
+
+inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
+
+# Rows of a channel table: m, r, q, t, a, b, s, N, G, D.
+MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT, TOTAL, PRODUCT = range(10)
+FIELDS = 10
+
+
+def _per_channel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    return (given["channels"],)
+
+
+# ----------------------------------------------------------------------------------------------------------- statistics
+@helper
+def gamma_of(w, v, gamma_at, c):
+    """Orders 0 and 1 of γ; 1 and 0 where there is none."""
+    if gamma_at < 0:
+        return real(1), real(0)
+    return w[gamma_at + c], v[gamma_at + c] if wants_1 or wants_2 else real(0)
+
+
+@helper
+def put_scales(table0, table1, table2, c, gamma0, gamma1):
+    """Orders of q = γ r and of t = q r², from those of r."""
+    r0 = table0[ROOT, c]
+    if wants_0:
+        table0[SCALE, c] = gamma0 * r0
+        table0[CUBE, c] = gamma0 * r0 * r0 * r0
+    if wants_1 or wants_2:
+        q0 = table0[SCALE, c]
+        r1 = table1[ROOT, c]
+        square1 = real(2) * r0 * r1
+        q1 = gamma0 * r1 + gamma1 * r0
+        if wants_1:
+            table1[SCALE, c] = q1
+            table1[CUBE, c] = q1 * r0 * r0 + q0 * square1
+        if wants_2:
+            r2 = table2[ROOT, c]
+            q2 = gamma0 * r2 + gamma1 * r1
+            square2 = real(2) * r0 * r2 + r1 * r1
+            table2[SCALE, c] = q2
+            table2[CUBE, c] = q2 * r0 * r0 + q1 * square1 + q0 * square2
+
+
+@helper
+def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
+    """N, and the means of a channel at the orders that are wanted and there; 0 for the others."""
+    lanes = samples.size
+    count = sum0 = sum1 = sum2 = real(0)
+    lost0 = lost1 = lost2 = real(0)
+    for i in range(cuda.threadIdx.x, pixels * lanes, THREADS):
+        pixel = i // lanes
+        lane = i - pixel * lanes
+        if samples[lane] >= 0:
+            row = pixel * channels + c
+            count += real(1)
+            if wants_0:
+                sum0, lost0 = added(sum0, lost0, x0[row, lane])
+            if wants_1 and has_1:
+                sum1, lost1 = added(sum1, lost1, x1[row, lane])
+            if wants_2 and has_2:
+                sum2, lost2 = added(sum2, lost2, x2[row, lane])
+    n = block_sum(buffer, cuda.threadIdx.x, count)
+    if wants_0:
+        sum0 = block_sum(buffer, cuda.threadIdx.x, sum0)
+    if wants_1 and has_1:
+        sum1 = block_sum(buffer, cuda.threadIdx.x, sum1)
+    if wants_2 and has_2:
+        sum2 = block_sum(buffer, cuda.threadIdx.x, sum2)
+    return n, sum0 / n, sum1 / n, sum2 / n
+
+
+@helper
+def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m2):
+    """Σ (c_0)², Σ c_0 c_1, Σ c_0 c_2 and Σ (c_1)² of a channel, c being x centred."""
+    lanes = samples.size
+    sum00 = sum01 = sum02 = sum11 = real(0)
+    lost00 = lost01 = lost02 = lost11 = real(0)
+    for i in range(cuda.threadIdx.x, pixels * lanes, THREADS):
+        pixel = i // lanes
+        lane = i - pixel * lanes
+        if samples[lane] >= 0:
+            row = pixel * channels + c
+            c0 = x0[row, lane] - m0
+            if wants_0:
+                sum00, lost00 = added(sum00, lost00, c0 * c0)
+            if has_1 and (wants_1 or wants_2):
+                c1 = x1[row, lane] - m1
+                if wants_1:
+                    sum01, lost01 = added(sum01, lost01, c0 * c1)
+                if wants_2:
+                    sum11, lost11 = added(sum11, lost11, c1 * c1)
+            if has_2 and wants_2:
+                sum02, lost02 = added(sum02, lost02, c0 * (x2[row, lane] - m2))
+    if wants_0:
+        sum00 = block_sum(buffer, cuda.threadIdx.x, sum00)
+    if has_1 and wants_1:
+        sum01 = block_sum(buffer, cuda.threadIdx.x, sum01)
+    if has_1 and wants_2:
+        sum11 = block_sum(buffer, cuda.threadIdx.x, sum11)
+    if has_2 and wants_2:
+        sum02 = block_sum(buffer, cuda.threadIdx.x, sum02)
+    return sum00, sum01, sum02, sum11
+
+
+@kernel(_per_channel, names=by_order)
+def statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, w: Vector, v: Vector,
+               samples: Indices, gamma_at: Count, eps: Number, pixels: Count, channels: Count):
+    """The tables of training mode, from the batch: mean, variance s, r = (s + ε)^(−1/2), q and t."""
+    buffer = cuda.shared.array(THREADS, real)
+    c = cuda.blockIdx.x
+    n, m0, m1, m2 = channel_means(buffer, x0, x1, x2, samples, c, pixels, channels)
+    if not wants_0:
+        m0 = table0[MEAN, c]
+    if wants_2 and not wants_1:
+        m1 = table1[MEAN, c]
+    s00, s01, s02, s11 = channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m2)
+    if cuda.threadIdx.x > 0:
+        return
+    if wants_0:
+        table0[COUNT, c] = n
+        table0[MEAN, c] = m0
+        table0[VARIANCE, c] = s00 / n
+        table0[ROOT, c] = real(1) / math.sqrt(s00 / n + eps)
+    r0 = table0[ROOT, c]
+    if wants_1:
+        s1 = real(2) * s01 / n
+        table1[MEAN, c] = m1
+        table1[VARIANCE, c] = s1
+        table1[ROOT, c] = inverse_root_1(r0, s1)
+    if wants_2:
+        table2[MEAN, c] = m2
+        table2[ROOT, c] = inverse_root_2(r0, table1[VARIANCE, c], (real(2) * s02 + s11) / n)
+    gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
+    put_scales(table0, table1, table2, c, gamma0, gamma1)
+
+
+@kernel(per_number("mean"), names=by_order)
+def frozen(table0: Matrix, table1: Matrix, table2: Matrix, mean: Vector, variance: Vector, w: Vector, v: Vector,
+           gamma_at: Count, eps: Number):
+    """The tables of evaluation mode, from running statistics."""
+    c = cuda.grid(1)
+    if c < mean.size:
+        for field in range(FIELDS):
+            if wants_0:
+                table0[field, c] = real(0)
+            if wants_1:
+                table1[field, c] = real(0)
+            if wants_2:
+                table2[field, c] = real(0)
+        if wants_0:
+            table0[MEAN, c] = mean[c]
+            table0[ROOT, c] = real(1) / math.sqrt(variance[c] + eps)
+        gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
+        put_scales(table0, table1, table2, c, gamma0, gamma1)
+
+
+# ------------------------------------------------------------------------------------------------------ the two passes
+@helper
+def centred(table0, table1, table2, x0, x1, x2, row, lane, c):
+    """The jet of c = x − m at the orders that are needed; 0 for the others."""
+    c0 = x0[row, lane] - table0[MEAN, c]
+    c1 = c2 = real(0)
+    if has_1 and (wants_1 or wants_2):
+        c1 = x1[row, lane] - table1[MEAN, c]
+    if has_2 and wants_2:
+        c2 = x2[row, lane] - table2[MEAN, c]
+    return c0, c1, c2
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def normalise(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, table0: Matrix, table1: Matrix,
+              table2: Matrix, w: Vector, v: Vector, beta_at: Count, channels: Count):
+    """The jet of y = q c + β."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        c = row % channels
+        c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+        q0 = table0[SCALE, c]
+        if wants_0:
+            y0[row, lane] = q0 * c0 + (w[beta_at + c] if beta_at >= 0 else real(0))
+        if wants_1:
+            y1[row, lane] = q0 * c1 + table1[SCALE, c] * c0 + (v[beta_at + c] if beta_at >= 0 else real(0))
+        if wants_2:
+            y2[row, lane] = q0 * c2 + table1[SCALE, c] * c1 + table2[SCALE, c] * c0
+
+
+@helper
+def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels):
+    """G = Σ g and D = Σ g c of a channel, at the orders that are wanted."""
+    lanes = samples.size
+    total0 = total1 = total2 = product0 = product1 = product2 = real(0)
+    lost0 = lost1 = lost2 = missed0 = missed1 = missed2 = real(0)
+    for i in range(cuda.threadIdx.x, pixels * lanes, THREADS):
+        pixel = i // lanes
+        lane = i - pixel * lanes
+        if samples[lane] >= 0:
+            row = pixel * channels + c
+            c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+            f0 = g0[row, lane]
+            if wants_0:
+                total0, lost0 = added(total0, lost0, f0)
+                product0, missed0 = added(product0, missed0, f0 * c0)
+            if wants_1 or wants_2:
+                f1 = g1[row, lane]
+                if wants_1:
+                    total1, lost1 = added(total1, lost1, f1)
+                    product1, missed1 = added(product1, missed1, f1 * c0 + f0 * c1)
+                if wants_2:
+                    f2 = g2[row, lane]
+                    total2, lost2 = added(total2, lost2, f2)
+                    product2, missed2 = added(product2, missed2, f2 * c0 + f1 * c1 + f0 * c2)
+    if wants_0:
+        total0 = block_sum(buffer, cuda.threadIdx.x, total0)
+        product0 = block_sum(buffer, cuda.threadIdx.x, product0)
+    if wants_1:
+        total1 = block_sum(buffer, cuda.threadIdx.x, total1)
+        product1 = block_sum(buffer, cuda.threadIdx.x, product1)
+    if wants_2:
+        total2 = block_sum(buffer, cuda.threadIdx.x, total2)
+        product2 = block_sum(buffer, cuda.threadIdx.x, product2)
+    return total0, total1, total2, product0, product1, product2
+
+
+@helper
+def put_gradients(table, out, c, shift, slope, gamma, beta, gamma_at, beta_at, add):
+    """a and b into the table (0 in evaluation mode, where N = 0 is given as shift = slope = 0), γ's and β's gradient
+    into the vector of all parameters."""
+    table[SHIFT, c] = shift
+    table[SLOPE, c] = slope
+    if gamma_at >= 0:
+        out[gamma_at + c] = gamma + (out[gamma_at + c] if add != 0 else real(0))
+    if beta_at >= 0:
+        out[beta_at + c] = beta + (out[beta_at + c] if add != 0 else real(0))
+
+
+@kernel(_per_channel, names=by_order)
+def gradient_statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, g0: Matrix,
+                        g1: Matrix, g2: Matrix, out0: Vector, out1: Vector, out2: Vector, samples: Indices,
+                        gamma_at: Count, beta_at: Count, add: Count, pixels: Count, channels: Count):
+    """a = q G / N, b = t D / N, and the gradients of γ (r D) and β (G), each a Cauchy product of jets."""
+    buffer = cuda.shared.array(THREADS, real)
+    c = cuda.blockIdx.x
+    total0, total1, total2, product0, product1, product2 = channel_gradients(
+        buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels)
+    if cuda.threadIdx.x > 0:
+        return
+    n = table0[COUNT, c]
+    share = real(1) / n if n > real(0) else real(0)
+    q0, t0, r0 = table0[SCALE, c], table0[CUBE, c], table0[ROOT, c]
+    if wants_0:
+        table0[TOTAL, c] = total0
+        table0[PRODUCT, c] = product0
+        put_gradients(table0, out0, c, q0 * total0 * share, t0 * product0 * share, r0 * product0, total0,
+                      gamma_at, beta_at, add)
+    if wants_1 or wants_2:
+        total0, product0 = table0[TOTAL, c], table0[PRODUCT, c]
+        q1, t1, r1 = table1[SCALE, c], table1[CUBE, c], table1[ROOT, c]
+        if wants_1:
+            table1[TOTAL, c] = total1
+            table1[PRODUCT, c] = product1
+            put_gradients(table1, out1, c, (q0 * total1 + q1 * total0) * share, (t0 * product1 + t1 * product0) * share,
+                          r0 * product1 + r1 * product0, total1, gamma_at, beta_at, add)
+        if wants_2:
+            total1, product1 = table1[TOTAL, c], table1[PRODUCT, c]
+            q2, t2, r2 = table2[SCALE, c], table2[CUBE, c], table2[ROOT, c]
+            put_gradients(table2, out2, c, (q0 * total2 + q1 * total1 + q2 * total0) * share,
+                          (t0 * product2 + t1 * product1 + t2 * product0) * share,
+                          r0 * product2 + r1 * product1 + r2 * product0, total2, gamma_at, beta_at, add)
+
+
+@kernel(per_row("h0"), ROW_BLOCK, by_order)
+def backward(h0: Matrix, h1: Matrix, h2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, g0: Matrix, g1: Matrix,
+             g2: Matrix, table0: Matrix, table1: Matrix, table2: Matrix, samples: Indices, channels: Count):
+    """The jet of h = q g − a − b c; padding lanes get 0."""
+    row, lane = position()
+    if row < h0.shape[0]:
+        counts = samples[lane] >= 0
+        c = row % channels
+        c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+        q0, b0 = table0[SCALE, c], table0[SLOPE, c]
+        f0 = g0[row, lane]
+        if wants_0:
+            h0[row, lane] = q0 * f0 - table0[SHIFT, c] - b0 * c0 if counts else real(0)
+        if wants_1 or wants_2:
+            q1, b1 = table1[SCALE, c], table1[SLOPE, c]
+            f1 = g1[row, lane]
+            if wants_1:
+                h1[row, lane] = q0 * f1 + q1 * f0 - table1[SHIFT, c] - b0 * c1 - b1 * c0 if counts else real(0)
+            if wants_2:
+                h2[row, lane] = (q0 * g2[row, lane] + q1 * f1 + table2[SCALE, c] * f0 - table2[SHIFT, c]
+                                 - b0 * c2 - b1 * c1 - table2[SLOPE, c] * c0 if counts else real(0))

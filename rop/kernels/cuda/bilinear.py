@@ -1,0 +1,435 @@
+"""Bilinear layers (linear, conv): products with the weights, and both adjoints, all orders in one launch.
+
+Every order of y = W x, of its input gradient Wᵀδ and of its weight gradient δ xᵀ is a sum of products of orders that
+add up to it. A block computes a tile of the result for all orders: it brings a tile of each factor (W and V, or the
+orders of δ; and the orders of x) into shared memory once, and every thread accumulates several outputs per order in
+registers from them. With three orders and 4 × 4 outputs a thread makes 80 multiply-adds of five vectors that it loads.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numba import cuda
+
+from rop.kernels.compile import PerPrecision
+from rop.kernels.cuda.compile import (
+    ORDERS,
+    SIMULATED,
+    THREADS,
+    WARP,
+    Count,
+    Indices,
+    Matrix,
+    Specialisation,
+    Table,
+    Vector,
+    blocks_of,
+    by_order,
+    has_0,
+    has_1,
+    has_2,
+    helper,
+    kernel,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+from rop.kernels.cuda.vectors import added, block_sum
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes: rows × columns of the result, from some terms of the sum at a time (``depth`` bytes of
+    them, so that shared memory suffices in both precisions); each thread has ``each`` × ``each`` outputs of every
+    order. All are powers of 2. What a thread reads lies side by side in shared memory; rows of a tile that is written
+    down its columns are ``apart`` numbers longer, to use more of the banks."""
+
+    rows: int
+    columns: int
+    each: int
+    depth: int = 64
+    apart: int = 4
+
+    @property
+    def block(self) -> tuple[int, int]:
+        return self.columns // self.each, self.rows // self.each
+
+    def terms(self, dtype: Any) -> int:
+        return self.depth // np.dtype(dtype).itemsize
+
+    def names(self) -> dict[str, Any]:
+        across, down = self.block
+        return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": PerPrecision(self.terms), "EACH": self.each,
+                "LONG_ROWS": self.rows + self.apart, "LONG_COLUMNS": self.columns + self.apart,
+                "ACROSS": across, "DOWN": down, "TILE_THREADS": across * down}
+
+
+TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
+ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1       # bound per tile
+
+ALIGNED = None if SIMULATED else 16         # bytes: then vectors of four (two in float64) are loaded at once
+OPEN, RELU, MASK = 0, 1, 2                  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
+
+
+def tile_for(rows: int, columns: int) -> str:
+    """The tile for results of this size: where a large one would be mostly empty, blocks are small and many."""
+    return "large" if rows > 32 and columns >= 64 else "small"
+
+
+def _tile_block(names: dict[str, Any]) -> tuple[int, int]:
+    return names["ACROSS"], names["DOWN"]
+
+
+@helper
+def my_place():
+    """Number of this thread, and the first row and column of its outputs in the tile. The masks change nothing: they
+    show the compiler that no index is negative, which in Python would count from the end."""
+    across = cuda.threadIdx.x & (ACROSS - 1)
+    down = cuda.threadIdx.y & (DOWN - 1)
+    return down * ACROSS + across, down * EACH, across * EACH
+
+
+@helper
+def read_side_by_side(target, tile, step, first):
+    for n in range(EACH):
+        target[n] = tile[step, first + n]
+
+
+# ------------------------------------------------------------------------------------------------------------- products
+def product_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False,
+                  tile: str = "large") -> dict[str, Any]:
+    """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
+    return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "uses_v": max(orders) > 0}
+
+
+adjoint = uses_v = False
+
+
+def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    pixels, lanes = given["source"].shape[0], given["c0"].shape[1]
+    return (pixels * blocks_of(lanes, names["COLUMNS"]),
+            given["groups"] * blocks_of(given["group_rows"], names["ROWS"]))
+
+
+@helper
+def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_step, inner, outer_step, thread):
+    """Tiles (j, row) of W and V."""
+    for e in range(thread, ROWS * DEPTH, TILE_THREADS):
+        i = e % ROWS if adjoint else e // DEPTH
+        step = e // ROWS if adjoint else e % DEPTH
+        j = j_0 + step
+        inside = row_0 + i < group_rows and j < fan
+        at = first + (row_0 + i) * i_step
+        at += j // inner * outer_step + j % inner if adjoint else j
+        w_tile[step, i] = w[at] if inside else real(0)
+        if uses_v:
+            v_tile[step, i] = v[at] if inside else real(0)
+
+
+@helper
+def load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, shift, j_0, lane_0, fan, lanes, thread):
+    """Tiles (j, lane) of the orders of B."""
+    for e in range(thread, DEPTH * COLUMNS, TILE_THREADS):
+        step = e // COLUMNS
+        column = e % COLUMNS
+        lane = lane_0 + column
+        row = source[pixel, j_0 + step] if j_0 + step < fan and lane < lanes else -1
+        inside = row >= 0
+        row += shift
+        if has_0:
+            b0_tile[step, column] = b0[row, lane] if inside else real(0)
+        if has_1:
+            b1_tile[step, column] = b1[row, lane] if inside else real(0)
+        if has_2:
+            b2_tile[step, column] = b2[row, lane] if inside else real(0)
+
+
+@helper
+def multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column):
+    """Adds the products of two tiles: x_k += W y_k + V y_{k−1}."""
+    for number in range(DEPTH):
+        step = number & (DEPTH - 1)
+        if has_0:
+            read_side_by_side(y0, b0_tile, step, my_column)
+        if has_1:
+            read_side_by_side(y1, b1_tile, step, my_column)
+        if has_2:
+            read_side_by_side(y2, b2_tile, step, my_column)
+        for m in range(EACH):
+            a = w_tile[step, my_row + m]
+            for n in range(EACH):
+                if wants_0 and has_0:
+                    sum0[m, n] += a * y0[n]
+                if wants_1 and has_1:
+                    sum1[m, n] += a * y1[n]
+                if wants_2 and has_2:
+                    sum2[m, n] += a * y2[n]
+            if uses_v:
+                a = v_tile[step, my_row + m]
+                for n in range(EACH):
+                    if wants_1 and has_0:
+                        sum1[m, n] += a * y0[n]
+                    if wants_2 and has_1:
+                        sum2[m, n] += a * y1[n]
+
+
+@helper
+def gated(value, mask):
+    """A ReLU at any order; a mask that is not a number lets the value pass."""
+    return real(0) if mask <= real(0) else value
+
+
+@helper
+def store_products(c0, c1, c2, sum0, sum1, sum2, m, row, lane, bias0, bias1, mask, gate):
+    """One row of a thread's outputs."""
+    for n in range(EACH):
+        value = sum0[m, n] + bias0
+        at = real(1)
+        if gate == RELU:
+            at = value if wants_0 else c0[row, lane + n]
+        elif gate == MASK:
+            at = mask[row, lane + n]
+        if wants_0:
+            c0[row, lane + n] = gated(value, at)
+        if wants_1:
+            c1[row, lane + n] = gated(sum1[m, n] + bias1, at)
+        if wants_2:
+            c2[row, lane + n] = gated(sum2[m, n], at)
+
+
+@kernel(_product_grid, _tile_block, product_names)
+def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, w: Vector, v: Vector,
+             source: Table, target: Indices, mask: Matrix, gate: Count, group_rows: Count, groups: Count,
+             group_step: Count, c_rows: Count, base: Count, group_base: Count, i_step: Count, inner: Count,
+             outer_step: Count, bias_at: Count):
+    """C_k (pixel, row, lane) = bias_k + Σ_j (A_0 (row, j) B_k (j, lane) + A_1 B_{k−1}), with A_0 from w and A_1 from v.
+
+    A[i, j] = w[base + i·i_step + j], for the adjoint w[base + i·i_step + (j // inner)·outer_step + j % inner]; row j of
+    B at pixel p is source[p, j], zeros if that is −1; row i of C is target[i] of its pixel's c_rows. From one group to
+    the next, base moves by group_base and rows of B by group_step."""
+    w_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
+    v_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
+    b0_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
+    b1_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
+    b2_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
+    sum0 = cuda.local.array((EACH, EACH), real)                 # these are registers: their indices are constants
+    sum1 = cuda.local.array((EACH, EACH), real)
+    sum2 = cuda.local.array((EACH, EACH), real)
+    y0 = cuda.local.array(EACH, real)
+    y1 = cuda.local.array(EACH, real)
+    y2 = cuda.local.array(EACH, real)
+    for m in range(EACH):
+        for n in range(EACH):
+            sum0[m, n] = sum1[m, n] = sum2[m, n] = real(0)
+    fan, lanes = source.shape[1], c0.shape[1]
+    lane_blocks = (lanes + COLUMNS - 1) // COLUMNS
+    pixel = cuda.blockIdx.x // lane_blocks
+    lane_0 = (cuda.blockIdx.x - pixel * lane_blocks) * COLUMNS
+    row_blocks = (group_rows + ROWS - 1) // ROWS
+    group = cuda.blockIdx.y // row_blocks
+    row_0 = (cuda.blockIdx.y - group * row_blocks) * ROWS
+    thread, my_row, my_column = my_place()
+    for j_0 in range(0, fan, DEPTH):
+        load_weights(w_tile, v_tile, w, v, base + group * group_base, row_0, j_0, group_rows, fan, i_step, inner,
+                     outer_step, thread)
+        load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, group * group_step, j_0, lane_0, fan, lanes,
+                     thread)
+        cuda.syncthreads()
+        multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column)
+        cuda.syncthreads()
+    if lane_0 + my_column < lanes:                              # lanes are a multiple of what a thread has
+        for m in range(EACH):
+            i = row_0 + my_row + m
+            if i < group_rows:
+                i += group * group_rows
+                bias0 = w[bias_at + i] if bias_at >= 0 else real(0)
+                bias1 = v[bias_at + i] if bias_at >= 0 and uses_v else real(0)
+                store_products(c0, c1, c2, sum0, sum1, sum2, m, pixel * c_rows + target[i], lane_0 + my_column,
+                               bias0, bias1, mask, gate)
+
+
+def products_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], adjoint: bool, rows: int,
+                 lanes: int) -> Specialisation:
+    """The kernel for products of this size: ``rows`` of a group, ``lanes`` of the batch."""
+    return products(dtype, orders=orders, levels=levels, adjoint=adjoint, tile=tile_for(rows, lanes))
+
+
+# ------------------------------------------------------------------------------------------------------ weight gradient
+BLOCKS = 512                # that a weight gradient is divided into, if its sum is long enough
+LONGEST = 64                # slices of a sum at most
+
+
+def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
+    """Into how many pieces the sum over pixels and lanes is divided: a matter of shapes only, never of the device."""
+    tile = TILES[tile_for(rows, fan)]
+    tiles = blocks_of(rows, tile.rows) * blocks_of(fan, tile.columns)
+    return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // WARP))
+
+
+def gradient_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS,
+                   tile: str = "large") -> dict[str, Any]:
+    return {**by_order(orders, levels), **TILES[tile].names()}
+
+
+def _gradient_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    return (blocks_of(given["source"].shape[1], names["COLUMNS"]),
+            given["groups"] * blocks_of(given["group_rows"], names["ROWS"]), given["partial0"].shape[0])
+
+
+@helper
+def load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, row_0, lane_0, rows_left, thread):
+    """Tiles (lane, row) of the orders of δ, those up to the highest that is wanted."""
+    for e in range(thread, ROWS * DEPTH, TILE_THREADS):
+        i = e // DEPTH
+        step = e % DEPTH
+        inside = i < rows_left
+        d0_tile[step, i] = d0[row_0 + i, lane_0 + step] if inside else real(0)
+        if wants_1 or wants_2:
+            d1_tile[step, i] = d1[row_0 + i, lane_0 + step] if inside else real(0)
+        if wants_2:
+            d2_tile[step, i] = d2[row_0 + i, lane_0 + step] if inside else real(0)
+
+
+@helper
+def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0, lane_0, fan, thread):
+    """Tiles (lane, j) of the orders of x."""
+    for e in range(thread, COLUMNS * DEPTH, TILE_THREADS):
+        j = e // DEPTH
+        step = e % DEPTH
+        row = source[pixel, j_0 + j] if j_0 + j < fan else -1
+        inside = row >= 0
+        row += shift
+        if has_0:
+            x0_tile[step, j] = x0[row, lane_0 + step] if inside else real(0)
+        if has_1:
+            x1_tile[step, j] = x1[row, lane_0 + step] if inside else real(0)
+        if has_2:
+            x2_tile[step, j] = x2[row, lane_0 + step] if inside else real(0)
+
+
+@helper
+def multiply_all(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile, my_row, my_column):
+    """Adds the products of two tiles: D_k += Σ_a δ_a x_{k−a}."""
+    for number in range(DEPTH):
+        step = number & (DEPTH - 1)
+        if has_0:
+            read_side_by_side(y0, x0_tile, step, my_column)
+        if has_1:
+            read_side_by_side(y1, x1_tile, step, my_column)
+        if has_2:
+            read_side_by_side(y2, x2_tile, step, my_column)
+        for m in range(EACH):
+            a = d0_tile[step, my_row + m]
+            for n in range(EACH):
+                if wants_0 and has_0:
+                    sum0[m, n] += a * y0[n]
+                if wants_1 and has_1:
+                    sum1[m, n] += a * y1[n]
+                if wants_2 and has_2:
+                    sum2[m, n] += a * y2[n]
+            if wants_1 or wants_2:
+                a = d1_tile[step, my_row + m]
+                for n in range(EACH):
+                    if wants_1 and has_0:
+                        sum1[m, n] += a * y0[n]
+                    if wants_2 and has_1:
+                        sum2[m, n] += a * y1[n]
+            if wants_2 and has_0:
+                a = d2_tile[step, my_row + m]
+                for n in range(EACH):
+                    sum2[m, n] += a * y0[n]
+
+
+@kernel(_gradient_grid, _tile_block, gradient_names)
+def weight_gradient(partial0: Matrix, partial1: Matrix, partial2: Matrix, d0: Matrix, d1: Matrix, d2: Matrix,
+                    x0: Matrix, x1: Matrix, x2: Matrix, source: Table, group_rows: Count, groups: Count,
+                    group_step: Count, d_rows: Count):
+    """Slices of D_k (group, row, j) = Σ_pixels Σ_lanes Σ_a δ_a (pixel, row) x_{k−a} (source[pixel, j]), which lies as
+    the weights do; ``collect`` adds the slices up."""
+    d0_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
+    d1_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
+    d2_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
+    x0_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
+    x1_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
+    x2_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
+    sum0 = cuda.local.array((EACH, EACH), real)
+    sum1 = cuda.local.array((EACH, EACH), real)
+    sum2 = cuda.local.array((EACH, EACH), real)
+    y0 = cuda.local.array(EACH, real)
+    y1 = cuda.local.array(EACH, real)
+    y2 = cuda.local.array(EACH, real)
+    for m in range(EACH):
+        for n in range(EACH):
+            sum0[m, n] = sum1[m, n] = sum2[m, n] = real(0)
+    pixels, fan = source.shape
+    steps = d0.shape[1] // DEPTH                                # lanes are a multiple of the depth
+    j_0 = cuda.blockIdx.x * COLUMNS
+    row_blocks = (group_rows + ROWS - 1) // ROWS
+    group = cuda.blockIdx.y // row_blocks
+    row_0 = (cuda.blockIdx.y - group * row_blocks) * ROWS
+    piece, pieces = cuda.blockIdx.z, cuda.gridDim.z
+    thread, my_row, my_column = my_place()
+    for number in range(pixels * steps * piece // pieces, pixels * steps * (piece + 1) // pieces):
+        pixel = number // steps
+        lane_0 = (number - pixel * steps) * DEPTH
+        load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, pixel * d_rows + group * group_rows + row_0, lane_0,
+                    group_rows - row_0, thread)
+        load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, group * group_step, j_0, lane_0, fan, thread)
+        cuda.syncthreads()
+        multiply_all(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile,
+                     my_row, my_column)
+        cuda.syncthreads()
+    for m in range(EACH):
+        i = row_0 + my_row + m
+        for n in range(EACH):
+            j = j_0 + my_column + n
+            if i < group_rows and j < fan:
+                at = (group * group_rows + i) * fan + j
+                if wants_0:
+                    partial0[piece, at] = sum0[m, n]
+                if wants_1:
+                    partial1[piece, at] = sum1[m, n]
+                if wants_2:
+                    partial2[piece, at] = sum2[m, n]
+
+
+def weight_gradient_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], rows: int,
+                        fan: int) -> Specialisation:
+    """The kernel for weight gradients of this size: ``rows`` of a group."""
+    return weight_gradient(dtype, orders=orders, levels=levels, tile=tile_for(rows, fan))
+
+
+@kernel(lambda names, given: (given["rows"],), names=by_order)
+def bias_gradient(out0: Vector, out1: Vector, out2: Vector, d0: Matrix, d1: Matrix, d2: Matrix, base: Count,
+                  rows: Count, pixels: Count, add: Count):
+    """out[base + row] (+)= Σ_pixels Σ_lanes δ (pixel, row, lane); a block for every row."""
+    buffer = cuda.shared.array(THREADS, real)
+    thread, row = cuda.threadIdx.x, cuda.blockIdx.x
+    lanes = d0.shape[1]
+    sum0 = sum1 = sum2 = real(0)
+    lost0 = lost1 = lost2 = real(0)
+    for i in range(thread, pixels * lanes, THREADS):
+        pixel = i // lanes
+        lane = i - pixel * lanes
+        there = pixel * rows + row
+        if wants_0:
+            sum0, lost0 = added(sum0, lost0, d0[there, lane])
+        if wants_1:
+            sum1, lost1 = added(sum1, lost1, d1[there, lane])
+        if wants_2:
+            sum2, lost2 = added(sum2, lost2, d2[there, lane])
+    if wants_0:
+        sum0 = block_sum(buffer, thread, sum0)
+        if thread == 0:
+            out0[base + row] = sum0 + (out0[base + row] if add != 0 else real(0))
+    if wants_1:
+        sum1 = block_sum(buffer, thread, sum1)
+        if thread == 0:
+            out1[base + row] = sum1 + (out1[base + row] if add != 0 else real(0))
+    if wants_2:
+        sum2 = block_sum(buffer, thread, sum2)
+        if thread == 0:
+            out2[base + row] = sum2 + (out2[base + row] if add != 0 else real(0))

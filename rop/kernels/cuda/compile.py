@@ -1,0 +1,259 @@
+"""From kernel files to launches on the device.
+
+As for the CPU, a kernel file is plain Python in which the name ``real`` stands for the precision. The same way other
+names stand for what else a kernel is specialised in:
+
+    wants_0, wants_1, wants_2    whether this launch computes order k
+    has_0, has_1, has_2          whether order k of the input is there, or a structural zero that is never read
+
+They are bound before compilation, so that the compiler sees constants and an order that is not wanted costs nothing.
+``@kernel`` makes a *factory* of such a function: ``factory(dtype, orders=(0, 1))`` gives the kernel of one
+specialisation, made once. What the parameters are is said by annotations (``KINDS``).
+
+    kernel = rectify(np.float32, orders=(0, 1, 2))
+    launch = kernel.bind(y0=…, y1=…, y2=…, x0=…, x1=…, x2=…, mask=…, slope=0.0)      # grid and block from the shapes
+    launch()                                                                        # as often as you like
+"""
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numba import config, cuda
+
+from rop.kernels.compile import PerPrecision, specialised, with_literals
+
+SIMULATED = bool(config.ENABLE_CUDASIM)      # Numba's simulator knows fewer options than its compiler
+ORDERS = (0, 1, 2)
+WARP = 32                                    # lanes of a batch are padded to a multiple of this
+STRIPES = 8                                  # rows that a block has threads for, a warp of lanes each
+THREADS = WARP * STRIPES                     # of a block, unless a kernel says otherwise
+ROW_BLOCK = (WARP, STRIPES)
+
+# What a kernel file calls the kinds of its parameters; to a type checker they are anything.
+Matrix: TypeAlias = Any
+Vector: TypeAlias = Any
+Table: TypeAlias = Any
+Indices: TypeAlias = Any
+Count: TypeAlias = Any
+Number: TypeAlias = Any
+KINDS = {"Matrix": "{real}[:, ::1]", "Vector": "{real}[::1]", "Table": "int32[:, ::1]", "Indices": "int32[::1]",
+         "Count": "int64", "Number": "{real}"}
+ARRAYS = ("Matrix", "Vector", "Table", "Indices")
+
+real: Any = np.float64     # bound per specialisation, as are the names that start with wants_ and has_
+wants_0: Any = True
+wants_1: Any = True
+wants_2: Any = True
+has_0: Any = True
+has_1: Any = True
+has_2: Any = True
+
+
+# ------------------------------------------------------------------------------------------------ functions of a device
+def formula(function: Callable[..., Any]) -> PerPrecision:
+    """A layer's scalar mathematics (rop/layers/) for use in kernels; its literals have the kernel's precision."""
+    return PerPrecision(lambda dtype: _device(specialised(with_literals(function, dtype), dtype)))
+
+
+def device_function(function: Callable[..., Any], /, **bind: Any) -> PerPrecision:
+    """A function of which one copy is made per precision; ``bind`` gives names in it a value."""
+    return PerPrecision(lambda dtype: _device(bound(function, dtype, bind)))
+
+
+class Helper:
+    """Index arithmetic and sums that kernels share, compiled into them; it knows the names that they are bound to."""
+
+    def __init__(self, function: Callable[..., Any]):
+        self._function = function
+        self._made: dict[Any, Any] = {}
+
+    def made(self, dtype: Any, names: dict[str, Any]) -> Any:
+        key = dtype, *sorted((name, value) for name, value in names.items() if not isinstance(value, PerPrecision))
+        if key not in self._made:
+            self._made[key] = _device(bound(self._function, dtype, names))
+        return self._made[key]
+
+    def __call__(self, *args: Any) -> Any:
+        raise TypeError("a helper is called from kernels only")
+
+
+def helper(function: Callable[..., Any]) -> Any:
+    return Helper(function)
+
+
+def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Callable[..., Any]:
+    """A copy of a kernel function, or of a helper, for this precision, in which these names have these values."""
+    mentioned = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    helpers = {name: value.made(dtype, names) for name, value in mentioned.items() if isinstance(value, Helper)}
+    given = {name: value.made(dtype) if isinstance(value, PerPrecision) else value for name, value in names.items()}
+    return specialised(function, dtype, **given, **helpers)
+
+
+def _device(function: Callable[..., Any]) -> Any:
+    """A function on the device. Inlined by Numba: otherwise what it returns might go through local memory, and the
+    compiler would see functions in an order that changes from run to run, and with it the code that it makes."""
+    return cuda.jit(function, device=True, inline="always")
+
+
+# ------------------------------------------------------------------------------------------------------ specialisations
+Names = Callable[..., dict[str, Any]]      # options of a factory -> what the names in its function are bound to
+
+
+def no_options() -> dict[str, Any]:
+    """For kernels that exist once per precision."""
+    return {}
+
+
+def by_order(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS) -> dict[str, Any]:
+    """For kernels that compute ``orders`` of the jet from an input whose orders ``levels`` are not zero."""
+    return {**{f"wants_{k}": k in orders for k in ORDERS}, **{f"has_{k}": k in levels for k in ORDERS}}
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its arguments, ready to run any number of times."""
+
+    kernel: Specialisation
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    arguments: tuple[Any, ...]
+
+    def __call__(self, stream: Any = 0) -> None:
+        self.kernel.dispatcher[self.grid, self.block, stream](*self.arguments)
+
+
+class Specialisation:
+    """One kernel: a function with all its names bound."""
+
+    def __init__(self, factory: Factory, dtype: Any, options: dict[str, Any]):
+        self.factory, self.dtype, self.options = factory, dtype, options
+        self.names = factory.names(**options)
+        self.function = bound(factory.function, dtype, self.names)
+        self.block = factory.block(self.names) if callable(factory.block) else factory.block
+
+    @property
+    def title(self) -> str:
+        """What tables and test reports call it."""
+        told = [f"{name}={_told(value)}" for name, value in self.options.items()]
+        return f"{self.factory.name} {' '.join([np.dtype(self.dtype).name, *told])}"
+
+    @property
+    def signature(self) -> str:
+        """The types of its arguments, as Numba writes them."""
+        kinds = (KINDS[kind] for kind in self.factory.parameters.values())
+        return f"void({', '.join(kinds).format(real=np.dtype(self.dtype).name)})"
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return math.prod(self.block)
+
+    @property
+    def launch_bounds(self) -> tuple[int, int]:
+        """What the compiler is told: so many threads must find registers, and one block at a time is enough, so that it
+        does not spill registers in order to have more of them."""
+        return self.threads, 1
+
+    @cached_property
+    def dispatcher(self) -> Any:
+        return cuda.jit(self.function, **({} if SIMULATED else {"launch_bounds": self.launch_bounds}))
+
+    def bind(self, **given: Any) -> Launch:
+        """The launch on these arguments. Those of an order that is neither computed nor read may be left out."""
+        unknown = set(given) - set(self.factory.parameters)
+        assert not unknown, f"{self.title}: no parameter is called {sorted(unknown)}"
+        complete = {name: self._argument(name, kind, given) for name, kind in self.factory.parameters.items()}
+        grid = self.factory.grid(self.names, complete)
+        return Launch(self, grid, self.block, tuple(complete.values()))
+
+    def _argument(self, name: str, kind: str, given: dict[str, Any]) -> Any:
+        value = given.get(name)
+        if kind in ARRAYS:
+            return self._stand_in(name, kind, given) if value is None else value
+        assert value is not None, f"{self.title}: {name} is missing"
+        return int(value) if kind == "Count" else self.dtype(value)
+
+    def _stand_in(self, name: str, kind: str, given: dict[str, Any]) -> Any:
+        """An array that is never touched, in place of one that is not there: another order of the same, if there is
+        one, because grids are computed from shapes."""
+        kinds = self.factory.parameters
+        others = [other for other in given if given[other] is not None and kinds[other] == kind]
+        family = re.sub(r"\d$", "", name)
+        others.sort(key=lambda other: re.sub(r"\d$", "", other) != family)
+        if others:
+            return given[others[0]]
+        return cuda.device_array((1,) * (2 if kind in ("Matrix", "Table") else 1),
+                                 self.dtype if kind in ("Matrix", "Vector") else np.int32)
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "".join(map(str, value))
+    return getattr(value, "__name__", str(value))
+
+
+Grid = Callable[[dict[str, Any], dict[str, Any]], tuple[int, ...]]      # (bound names, arguments) -> blocks
+Block = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]   # or from the bound names
+
+FACTORIES: dict[str, Factory] = {}
+
+
+class Factory:
+    """The specialisations of one kernel function, each made once."""
+
+    def __init__(self, function: Callable[..., Any], grid: Grid, block: Block, names: Names):
+        self.function, self.grid, self.block, self.names = function, grid, block, names
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        self.parameters: dict[str, str] = dict(inspect.get_annotations(function))
+        self.__doc__ = function.__doc__
+        self._made: dict[Any, Specialisation] = {}
+
+    def __call__(self, dtype: Any, **options: Any) -> Specialisation:
+        dtype = np.dtype(dtype).type
+        bound = inspect.signature(self.names).bind(**options)
+        bound.apply_defaults()
+        key = dtype, *bound.arguments.values()
+        if key not in self._made:
+            self._made[key] = Specialisation(self, dtype, dict(bound.arguments))
+        return self._made[key]
+
+
+def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:
+    """Declares a kernel function; ``names`` makes what its names are bound to from the factory's options."""
+    def declare(function: Callable[..., Any]) -> Factory:
+        made = Factory(function, grid, block, names)
+        FACTORIES[made.name] = made
+        return made
+    return declare
+
+
+# ---------------------------------------------------------------------------------------------------------------- grids
+def blocks_of(count: int, size: int) -> int:
+    """How many blocks of this size cover so many."""
+    return max(1, -(-int(count) // size))
+
+
+def per_number(parameter: str) -> Grid:
+    """A thread for every number of a vector."""
+    return lambda names, arguments: (blocks_of(arguments[parameter].size, THREADS),)
+
+
+def per_row(parameter: str) -> Grid:
+    """A thread for every number of a matrix (row, lane), to be found with ``position``; block ROW_BLOCK."""
+    def grid(names: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, ...]:
+        rows, lanes = arguments[parameter].shape
+        return blocks_of(rows, STRIPES), blocks_of(lanes, WARP)
+    return grid
+
+
+@helper
+def position():
+    """Row and lane of this thread."""
+    return cuda.blockIdx.x * STRIPES + cuda.threadIdx.y, cuda.blockIdx.y * WARP + cuda.threadIdx.x

@@ -1,0 +1,104 @@
+"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+from __future__ import annotations
+
+from typing import Any
+
+from rop.kernels.cuda.compile import (
+    ROW_BLOCK,
+    STRIPES,
+    WARP,
+    Count,
+    Indices,
+    Matrix,
+    Table,
+    blocks_of,
+    by_order,
+    has_0,
+    has_1,
+    has_2,
+    kernel,
+    per_row,
+    position,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def weighted_sum(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, entry: Table, weight: Matrix,
+                 channels: Count):
+    """Average pooling in both directions: pixel p of y is Σ_e weight[p, e] · pixel entry[p, e] of x, −1 being none."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        pixel = row // channels
+        channel = row - pixel * channels
+        sum0 = sum1 = sum2 = real(0)
+        for number in range(entry.shape[1]):
+            there = entry[pixel, number]
+            if there >= 0:
+                factor = weight[pixel, number]
+                there = there * channels + channel
+                if wants_0:
+                    sum0 += factor * x0[there, lane]
+                if wants_1:
+                    sum1 += factor * x1[there, lane]
+                if wants_2:
+                    sum2 += factor * x2[there, lane]
+        if wants_0:
+            y0[row, lane] = sum0
+        if wants_1:
+            y1[row, lane] = sum1
+        if wants_2:
+            y2[row, lane] = sum2
+
+
+def _copied_rows(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    return blocks_of(given["pixels"] * given["count"], STRIPES), blocks_of(given["y0"].shape[1], WARP)
+
+
+@kernel(_copied_rows, ROW_BLOCK, by_order)
+def copy_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, pixels: Count, count: Count,
+              y_step: Count, y_first: Count, x_step: Count, x_first: Count):
+    """``count`` rows per pixel, pixels y_step and x_step rows apart: concatenation and its reverse. An order that x
+    does not have is zero."""
+    number, lane = position()
+    if number < pixels * count:
+        pixel = number // count
+        row = number - pixel * count
+        to = pixel * y_step + y_first + row
+        there = pixel * x_step + x_first + row
+        if wants_0:
+            y0[to, lane] = x0[there, lane] if has_0 else real(0)
+        if wants_1:
+            y1[to, lane] = x1[there, lane] if has_1 else real(0)
+        if wants_2:
+            y2[to, lane] = x2[there, lane] if has_2 else real(0)
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def add_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix):
+    """y += x."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        if wants_0:
+            y0[row, lane] += x0[row, lane]
+        if wants_1:
+            y1[row, lane] += x1[row, lane]
+        if wants_2:
+            y2[row, lane] += x2[row, lane]
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def permute_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, order: Indices):
+    """Row i of y is row order[i] of x."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        there = order[row]
+        if wants_0:
+            y0[row, lane] = x0[there, lane]
+        if wants_1:
+            y1[row, lane] = x1[there, lane]
+        if wants_2:
+            y2[row, lane] = x2[there, lane]

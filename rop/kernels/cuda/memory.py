@@ -1,0 +1,89 @@
+"""The moving of rows: data in, outputs out, partial sums into the gradient."""
+from __future__ import annotations
+
+from numba import cuda
+
+from rop.kernels.cuda.compile import (
+    ROW_BLOCK,
+    STRIPES,
+    THREADS,
+    WARP,
+    Count,
+    Indices,
+    Matrix,
+    Vector,
+    blocks_of,
+    by_order,
+    helper,
+    kernel,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+
+PADDED = WARP + 1           # columns of a tile that is written by rows and read by columns: no bank serves two threads
+
+
+
+@kernel(lambda names, given: (blocks_of(given["y"].shape[0], WARP), blocks_of(given["y"].shape[1], WARP)), ROW_BLOCK)
+def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
+    """The data, y (row, lane) = x[sample of the lane, feature[row]]. A negative sample ~i is a copy of sample i that
+    the loss does not count; feature −1 is a row of zeros. Tiles go through shared memory: x is read along features, y
+    written along lanes."""
+    tile = cuda.shared.array((WARP, PADDED), real)
+    row_0 = cuda.blockIdx.x * WARP
+    lane_0 = cuda.blockIdx.y * WARP
+    row = row_0 + cuda.threadIdx.x
+    for i in range(cuda.threadIdx.y, WARP, STRIPES):
+        sample = samples[lane_0 + i]
+        if sample < 0:
+            sample = ~sample
+        there = feature[row] if row < y.shape[0] else -1
+        tile[i, cuda.threadIdx.x] = x[sample, there] if there >= 0 else real(0)
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.y, WARP, STRIPES):
+        if row_0 + i < y.shape[0]:
+            y[row_0 + i, lane_0 + cuda.threadIdx.x] = tile[cuda.threadIdx.x, i]
+
+
+@kernel(lambda names, given: (blocks_of(given["x"].shape[0], WARP), blocks_of(given["x"].shape[1], WARP)), ROW_BLOCK)
+def store(y: Matrix, x: Matrix, feature: Indices):
+    """The outputs as the user wants them: y[lane, feature[row]] = x (row, lane) for the lanes that y has."""
+    tile = cuda.shared.array((WARP, PADDED), real)
+    row_0 = cuda.blockIdx.x * WARP
+    lane_0 = cuda.blockIdx.y * WARP
+    row = row_0 + cuda.threadIdx.x
+    for i in range(cuda.threadIdx.y, WARP, STRIPES):
+        inside = row_0 + i < x.shape[0]
+        tile[i, cuda.threadIdx.x] = x[row_0 + i, lane_0 + cuda.threadIdx.x] if inside else real(0)
+    cuda.syncthreads()
+    for i in range(cuda.threadIdx.y, WARP, STRIPES):
+        if row < x.shape[0] and lane_0 + i < y.shape[0]:
+            y[lane_0 + i, feature[row]] = tile[cuda.threadIdx.x, i]
+
+
+@helper
+def slice_total(partial, i):
+    """Σ over the slices of place i, in their order."""
+    total = real(0)
+    for number in range(partial.shape[0]):
+        total += partial[number, i]
+    return total
+
+
+@kernel(lambda names, given: (blocks_of(given["partial0"].shape[1], THREADS),), names=by_order)
+def collect(out0: Vector, out1: Vector, out2: Vector, partial0: Matrix, partial1: Matrix, partial2: Matrix,
+            base: Count, add: Count):
+    """out[base + i] (+)= Σ_slices partial[slice, i], in the order of the slices."""
+    i = cuda.grid(1)
+    if i < partial0.shape[1]:
+        if wants_0:
+            before = out0[base + i] if add != 0 else real(0)
+            out0[base + i] = before + slice_total(partial0, i)
+        if wants_1:
+            before = out1[base + i] if add != 0 else real(0)
+            out1[base + i] = before + slice_total(partial1, i)
+        if wants_2:
+            before = out2[base + i] if add != 0 else real(0)
+            out2[base + i] = before + slice_total(partial2, i)

@@ -1,0 +1,113 @@
+"""Select layers (ReLU, leaky ReLU, max pooling): order 0 picks a linear map, every order goes through it.
+
+A window's choice is kept as the input pixel that it chose, −1 for none. The backward pass asks every window that holds
+a pixel whether it chose it, so each gradient is written once, also where windows overlap.
+"""
+from __future__ import annotations
+
+from rop.kernels.cuda.compile import (
+    ROW_BLOCK,
+    Count,
+    Matrix,
+    Number,
+    Table,
+    by_order,
+    helper,
+    kernel,
+    per_row,
+    position,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+
+
+@helper
+def rectified(x, mask, slope):
+    """x where mask > 0, slope·x elsewhere; a mask that is not a number lets x pass, and so does no 0·∞ arise."""
+    off = slope * x if slope != real(0) else real(0)
+    return off if mask <= real(0) else x
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def rectify(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, mask: Matrix, slope: Number):
+    """y = φ x with the slope φ picked by mask, which is order 0 of the layer's input; y may be x."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        at = mask[row, lane]
+        if wants_0:
+            y0[row, lane] = rectified(x0[row, lane], at, slope)
+        if wants_1:
+            y1[row, lane] = rectified(x1[row, lane], at, slope)
+        if wants_2:
+            y2[row, lane] = rectified(x2[row, lane], at, slope)
+
+
+# ---------------------------------------------------------------------------------------------------------- max pooling
+@helper
+def largest(x, window, pixel, channel, channels, lane):
+    """The largest number of a window and the input pixel where it is: the first of equals, a NaN before all."""
+    best = real(0)
+    winner = -1
+    for tap in range(window.shape[1]):
+        there = window[pixel, tap]
+        if there >= 0:
+            value = x[there * channels + channel, lane]
+            if winner < 0 or value > best or value != value:
+                best = value
+                winner = there
+    return best, winner
+
+
+@kernel(per_row("y0"), ROW_BLOCK, by_order)
+def pool(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, chosen: Table, window: Table,
+         channels: Count, relu: Count):
+    """y = x at the pixel that order 0 chooses in window (output pixel, tap); with ``relu`` 0, and none, if that is ≤ 0.
+    Order 0 keeps its choice, later orders read it."""
+    row, lane = position()
+    if row < y0.shape[0]:
+        pixel = row // channels
+        channel = row - pixel * channels
+        if wants_0:
+            value, winner = largest(x0, window, pixel, channel, channels, lane)
+            if relu != 0 and value <= real(0):
+                value = real(0)
+                winner = -1
+            y0[row, lane] = value
+            chosen[row, lane] = winner
+        else:
+            winner = chosen[row, lane]
+        there = winner * channels + channel
+        if wants_1:
+            y1[row, lane] = x1[there, lane] if winner >= 0 else real(0)
+        if wants_2:
+            y2[row, lane] = x2[there, lane] if winner >= 0 else real(0)
+
+
+@kernel(per_row("h0"), ROW_BLOCK, by_order)
+def pool_back(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, chosen: Table, owner: Table,
+              channels: Count):
+    """h = Σ g over the windows that chose this pixel; owner (input pixel, number) lists the windows that hold it."""
+    row, lane = position()
+    if row < h0.shape[0]:
+        pixel = row // channels
+        channel = row - pixel * channels
+        sum0 = sum1 = sum2 = real(0)
+        for number in range(owner.shape[1]):
+            window = owner[pixel, number]
+            if window >= 0:
+                there = window * channels + channel
+                if chosen[there, lane] == pixel:
+                    if wants_0:
+                        sum0 += g0[there, lane]
+                    if wants_1:
+                        sum1 += g1[there, lane]
+                    if wants_2:
+                        sum2 += g2[there, lane]
+        if wants_0:
+            h0[row, lane] = sum0
+        if wants_1:
+            h1[row, lane] = sum1
+        if wants_2:
+            h2[row, lane] = sum2

@@ -1,0 +1,171 @@
+"""Softmax and log-softmax over the rows of each pixel, all orders in one launch.
+
+A block has the lanes of a warp and STRIPES threads for each of them, which divide the rows among themselves. In Taylor
+coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with u_1 = z_1 and
+u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
+"""
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba import cuda
+
+from rop.kernels.cuda.compile import (
+    ORDERS,
+    ROW_BLOCK,
+    STRIPES,
+    WARP,
+    Count,
+    Matrix,
+    by_order,
+    formula,
+    has_1,
+    has_2,
+    helper,
+    kernel,
+    real,
+    wants_0,
+    wants_1,
+    wants_2,
+)
+from rop.kernels.cuda.vectors import stripe_largest, stripe_sum
+from rop.layers import softmax as layer
+
+tilt_2 = formula(layer.tilt_2)
+exponential_2 = formula(layer.exponential_2)
+
+
+def per_pixel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    """A block for every pixel and warp of lanes."""
+    lanes = next(given[name].shape[1] for name in ("y0", "h0", "g0", "z0", "z") if name in given)
+    return (given["pixels"] * (lanes // WARP),)
+
+
+def with_log(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, log: bool = False) -> dict[str, Any]:
+    return {**by_order(orders, levels), "log": log}
+
+
+log = False
+
+
+@helper
+def place(lanes, rows):
+    """Pixel, first row and lane of this thread, in the grid ``per_pixel``."""
+    warps = lanes // WARP
+    pixel = cuda.blockIdx.x // warps
+    lane = (cuda.blockIdx.x - pixel * warps) * WARP + cuda.threadIdx.x
+    return pixel, pixel * rows, lane
+
+
+@helper
+def exponentials(buffer, p, x, first, rows, lane):
+    """p = e^(x − m) with m the largest of x, not yet divided by their sum; returns m and the sum."""
+    column, stripe = cuda.threadIdx.x, cuda.threadIdx.y
+    largest = -real(math.inf)
+    for row in range(first + stripe, first + rows, STRIPES):
+        largest = x[row, lane] if x[row, lane] > largest else largest
+    largest = stripe_largest(buffer, stripe, column, largest)
+    total = real(0)
+    for row in range(first + stripe, first + rows, STRIPES):
+        e = math.exp(x[row, lane] - largest)
+        p[row, lane] = e
+        total += e
+    return largest, stripe_sum(buffer, stripe, column, total)
+
+
+@helper
+def inner(buffer, p, z, first, rows, lane):
+    """⟨p, z⟩."""
+    total = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        total += p[row, lane] * z[row, lane]
+    return stripe_sum(buffer, cuda.threadIdx.y, cuda.threadIdx.x, total)
+
+
+@helper
+def inner_tilt(buffer, p, z1, z2, r, first, rows, lane):
+    """⟨p, u_2⟩, given r = ⟨p, z_1⟩."""
+    total = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        u1 = z1[row, lane] if has_1 else real(0)
+        u2 = z2[row, lane] if has_2 else real(0)
+        total += p[row, lane] * tilt_2(u2, u1 - r)
+    return stripe_sum(buffer, cuda.threadIdx.y, cuda.threadIdx.x, total)
+
+
+@kernel(per_pixel, ROW_BLOCK, with_log)
+def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, p: Matrix, pixels: Count,
+            rows: Count):
+    """The jet of y = softmax(x), or of its logarithm, over the rows of each pixel. p are the probabilities: order 0
+    writes them, later orders read them. Without ``log`` they are order 0 of y itself, the same array."""
+    buffer = cuda.shared.array((STRIPES, WARP), real)
+    _, first, lane = place(p.shape[1], rows)
+    stripe = cuda.threadIdx.y
+    if wants_0:
+        largest, total = exponentials(buffer, p, x0, first, rows, lane)
+        for row in range(first + stripe, first + rows, STRIPES):
+            p[row, lane] /= total
+            if log:
+                y0[row, lane] = x0[row, lane] - (math.log(total) + largest)
+    if wants_1 or wants_2:
+        r = inner(buffer, p, x1, first, rows, lane) if has_1 else real(0)
+        s = inner_tilt(buffer, p, x1, x2, r, first, rows, lane) if wants_2 else real(0)
+        for row in range(first + stripe, first + rows, STRIPES):
+            q = p[row, lane]
+            u1 = x1[row, lane] if has_1 else real(0)
+            if wants_1:
+                y1[row, lane] = u1 - r if log else q * (u1 - r)
+            if wants_2:
+                u2 = x2[row, lane] if has_2 else real(0)
+                y2[row, lane] = u2 - s if log else q * (tilt_2(u2, u1 - r) - s)
+
+
+@kernel(per_pixel, ROW_BLOCK, with_log)
+def backward(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, p: Matrix, y1: Matrix, y2: Matrix,
+             pixels: Count, rows: Count):
+    """The jet of h = p ⊙ (g − ⟨p, g⟩), with log of h = g − p Σ g: h_k = Σ_j p_j (g_{k−j} − G_{k−j}) with
+    G_k = Σ_j ⟨p_j, g_{k−j}⟩, with log h_k = g_k − Σ_j p_j Σ g_{k−j}. y are the orders of the layer's output."""
+    buffer = cuda.shared.array((STRIPES, WARP), real)
+    _, first, lane = place(p.shape[1], rows)
+    stripe = cuda.threadIdx.y
+    sum0 = sum1 = sum2 = real(0)
+    for row in range(first + stripe, first + rows, STRIPES):
+        p0, p1, p2 = probabilities(p, y1, y2, row, lane)
+        f0 = g0[row, lane]
+        sum0 += f0 if log else p0 * f0
+        if wants_1 or wants_2:
+            f1 = g1[row, lane]
+            sum1 += f1 if log else p0 * f1 + p1 * f0
+            if wants_2:
+                sum2 += g2[row, lane] if log else p0 * g2[row, lane] + p1 * f1 + p2 * f0
+    sum0 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum0)
+    if wants_1 or wants_2:
+        sum1 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum1)
+    if wants_2:
+        sum2 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum2)
+    for row in range(first + stripe, first + rows, STRIPES):
+        p0, p1, p2 = probabilities(p, y1, y2, row, lane)
+        f0 = g0[row, lane]
+        if wants_0:
+            h0[row, lane] = f0 - p0 * sum0 if log else p0 * (f0 - sum0)
+        if wants_1:
+            f1 = g1[row, lane]
+            h1[row, lane] = f1 - p0 * sum1 - p1 * sum0 if log else p0 * (f1 - sum1) + p1 * (f0 - sum0)
+        if wants_2:
+            f1, f2 = g1[row, lane], g2[row, lane]
+            h2[row, lane] = (f2 - p0 * sum2 - p1 * sum1 - p2 * sum0 if log else
+                             p0 * (f2 - sum2) + p1 * (f1 - sum1) + p2 * (f0 - sum0))
+
+
+@helper
+def probabilities(p, y1, y2, row, lane):
+    """Orders 0, 1, 2 of the softmax, from the orders of the layer's output; those that are not needed are 0."""
+    p0 = p[row, lane]
+    p1 = p2 = real(0)
+    if wants_1 or wants_2:
+        l1 = y1[row, lane]
+        p1 = p0 * l1 if log else l1
+        if wants_2:
+            p2 = p0 * exponential_2(l1, y2[row, lane]) if log else y2[row, lane]
+    return p0, p1, p2

@@ -1,0 +1,30 @@
+"""Where the tests of this folder run: on a GPU if there is one, in the simulator if NUMBA_ENABLE_CUDASIM=1 (as
+tests/test_cuda_simulator.py arranges in a process of its own), else nowhere."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from rop.devices import obstacle
+
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+
+settings.register_profile(
+    "device",
+    max_examples=2 if SIMULATED else 25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what cannot run, with the reason."""
+    missing = obstacle()
+    for item in items:
+        if missing and Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.skip(reason=f"{missing} (the simulator runs this: test_cuda_simulator.py)"))

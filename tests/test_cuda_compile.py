@@ -1,0 +1,77 @@
+"""Every CUDA kernel compiles for every generation of devices, and needs no more than they have.
+
+Nothing here needs a GPU: PTX comes from numba-cuda, machine code from ptxas. What they find is told in
+docs/cuda-kernels.md, which these tests compare with what they find now.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import cuda_table
+from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, factories, missing, specs, start_session
+from tests.cuda_cases import CASES, SPECIALISATIONS
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+REGISTERS = 255  # of a thread
+REGISTER_FILE = 65536  # of a multiprocessor: a block must find room in it
+STATIC_SHARED = 48 * 1024  # of a block
+
+
+@pytest.fixture(scope="module", autouse=True)
+def workers(request: pytest.FixtureRequest) -> None:
+    start_session(request.session)
+
+
+def test_every_kernel_is_examined() -> None:
+    """A kernel without specialisations to test, or without a case, or the other way round, is an oversight."""
+    assert set(factories()) == set(SPECIALISATIONS) == set(CASES)
+
+
+def test_every_option_is_examined() -> None:
+    """Every tile, both adjoints, every activation: whatever an option can be, some specialisation has it."""
+    from rop.kernels.cuda.bilinear import TILES
+    from rop.layers import ACTIVATIONS
+
+    def seen(kernel: str, option: str) -> set[Any]:
+        return {options.get(option) for options in SPECIALISATIONS[kernel]}
+
+    assert seen("bilinear.products", "tile") == seen("bilinear.weight_gradient", "tile") == set(TILES)
+    assert seen("bilinear.products", "adjoint") == seen("softmax.forward", "log") == {False, True}
+    functions = {kind().function for kind in ACTIVATIONS.values()}
+    assert functions <= seen("elementwise.forward", "of") == seen("elementwise.backward", "of")
+
+
+@pytest.mark.parametrize("spec", specs(), ids=str)
+def test_resources(spec: Spec) -> None:
+    found = examined(spec)
+    assert set(found.resources) == set(CAPABILITIES)
+    for capability, needs in found.resources.items():
+        assert (needs.stack, needs.spills) == (0, 0), f"local memory on {capability}: {needs}"
+        assert needs.registers <= REGISTERS
+        assert needs.registers * found.threads <= REGISTER_FILE
+        assert needs.shared <= STATIC_SHARED
+        if spec.precision == "float32":
+            assert not needs.doubles, f"float64 in a float32 kernel on {capability}: {needs.doubles}"
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_load_each_number_once(precision: str) -> None:
+    """With 4 × 4 outputs of three orders a thread makes 16 · 5 multiply-adds of 5 · 4 numbers, which are five loads
+    of 16 bytes in float32 and ten in float64."""
+    for kernel, terms in (("bilinear.products", 5), ("bilinear.weight_gradient", 6)):
+        (spec,) = (one for one in cuda_table.rows() if one.kernel == kernel and one.precision == precision
+                   and dict(one.options).get("tile") == "large" and not dict(one.options).get("adjoint"))  # fmt: skip
+        loads = terms if precision == "float32" else 2 * terms
+        assert examined(spec).multiplications_per_load == pytest.approx(16 * terms / loads)
+
+
+def test_the_table_in_the_documentation_is_what_is_found() -> None:
+    committed = (Path(__file__).parent.parent / "docs" / "cuda-kernels.md").read_text("utf-8")
+    if cuda_table.tools() not in committed:
+        pytest.skip(f"the table was made with other compilers than these: {cuda_table.tools()}")
+    assert cuda_table.document() == committed, "make it again with: python -m tests.cuda_table docs/cuda-kernels.md"
