@@ -69,7 +69,8 @@ def test_every_operation_has_an_emitter() -> None:
     from rop.lowering.cuda import EMITTERS
     from rop.lowering.plan import Operation
 
-    def leaves(kind: type) -> set[type]:
-        return set().union(*(leaves(sub) for sub in kind.__subclasses__())) or {kind}
+    def leaves(kind: type[Operation]) -> set[type[Operation]]:
+        kinds: list[type[Operation]] = kind.__subclasses__()
+        return {leaf for one in kinds for leaf in leaves(one)} or {kind}
 
     assert set(EMITTERS) == leaves(Operation)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rop.kernels.cuda import batchnorm
 from rop.lowering.batchnorm import BatchNormOperation
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms
 from rop.program import ORDERS
 
 
@@ -37,7 +37,7 @@ class EmitBatchNorm(Emitter):
         op, orders = self.operation, code.present(self.operation.y.levels)
         if not orders:
             return
-        options: dict[str, Any] = {"orders": orders, "levels": levels_of(op.x[0])}
+        options: dict[str, Any] = {"orders": orders, "levels": code.levels(op.x[0])}
         inputs, tables, channels = code.value("x", op.x[0]), self._tables(code), op.channels
         if op.frozen:
             code.launch(batchnorm.frozen(self.dtype, orders=orders), **tables, **self.parameters, **self.gamma,
@@ -51,7 +51,7 @@ class EmitBatchNorm(Emitter):
 
     def backward(self, code: Code) -> None:
         op = self.operation
-        options: dict[str, Any] = {"orders": code.orders, "levels": levels_of(op.x[0])}
+        options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(op.x[0])}
         inputs = {**code.value("x", op.x[0]), **code.jet("g", op.g), **self._tables(code), **self.samples,
                   **self.channels}
         code.launch(batchnorm.gradient_statistics(self.dtype, **options), **inputs, **self.gamma, **self.beta,

@@ -5,8 +5,8 @@ import numpy as np
 
 from rop.kernels.cuda import bilinear, memory, select
 from rop.lowering.bilinear import Products
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of, table
-from rop.program import ORDERS, Buffer
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.program import Buffer
 
 
 def forward_sources(op: Products) -> np.ndarray:
@@ -51,7 +51,7 @@ class EmitProducts(Emitter):
         op, orders = self.operation, code.present(self.operation.y.levels)
         if not orders:
             return
-        kernel = bilinear.products_for(self.dtype, orders=orders, levels=levels_of(op.source), adjoint=False,
+        kernel = bilinear.products_for(self.dtype, orders=orders, levels=code.levels(op.source), adjoint=False,
                                        rows=op.group_rows, lanes=self.plan.lanes)
         code.launch(kernel, **code.value("c", op.y), **code.value("b", op.source), **self.weights,
                     source=self.sources, target=self.targets, mask=None,
@@ -76,7 +76,7 @@ class EmitProducts(Emitter):
                         **code.jet("d", op.delta), base=op.bias_at, rows=op.rows, pixels=op.pixels, add=self.add_bias)
         shape = self.slices, op.rows * op.fan
         partial = {f"partial{k}": Part(f"partial{k}", 0, shape) for k in orders}
-        kernel = bilinear.weight_gradient_for(self.dtype, orders=orders, levels=levels_of(op.source),
+        kernel = bilinear.weight_gradient_for(self.dtype, orders=orders, levels=code.levels(op.source),
                                               rows=op.group_rows, fan=op.fan)
         code.launch(kernel, **partial, **code.jet("d", op.delta), **code.value("x", op.source), source=self.sources,
                     group_step=op.group_inputs, group_rows=op.group_rows, groups=op.groups, d_rows=op.rows)
@@ -87,7 +87,7 @@ class EmitProducts(Emitter):
         """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that went into x."""
         op = self.operation
         masked = op.source.flow.masked_by_user
-        kernel = bilinear.products_for(self.dtype, orders=code.orders, levels=ORDERS, adjoint=True,
+        kernel = bilinear.products_for(self.dtype, orders=code.orders, levels=code.levels(), adjoint=True,
                                        rows=op.group_inputs, lanes=self.plan.lanes)
         code.launch(kernel, **code.jet("c", h), **code.jet("b", op.delta), **self.weights,
                     source=self.back_sources, target=self.back_targets,

@@ -67,6 +67,10 @@ class Code:
         """The orders of this pass that a value has."""
         return tuple(k for k in self.orders if k in levels)
 
+    def levels(self, value: Value | None = None) -> tuple[int, ...]:
+        """The orders that this pass may read and, of a value, that are not zero, as kernels are specialised in them."""
+        return tuple(k for k in ORDERS if k <= self.orders[-1] and (value is None or k in value.levels))
+
     def rows(self, buffer: Buffer, k: int) -> Part:
         """Order k of some rows (rows, lanes)."""
         return Part(f"plane{k}", buffer.start[k] * self.plan.lanes, (buffer.rows, self.plan.lanes))
@@ -98,11 +102,6 @@ class Emitter:
 
     def backward(self, code: Code) -> None:
         raise NotImplementedError
-
-
-def levels_of(value: Value) -> tuple[int, ...]:
-    """The orders of a value that are not zero, as kernels are specialised in them."""
-    return tuple(sorted(value.levels))
 
 
 def table(values: Any) -> Any:

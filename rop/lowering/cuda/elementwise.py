@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from rop.kernels.cuda import elementwise
-from rop.lowering.cuda.code import Code, Emitter, levels_of
+from rop.lowering.cuda.code import Code, Emitter
 from rop.lowering.elementwise import Activation
 
 
@@ -13,8 +13,8 @@ class EmitActivation(Emitter):
 
     operation: Activation
 
-    def _options(self, orders: tuple[int, ...]) -> dict[str, Any]:
-        return {"of": self.operation.layer.function, "orders": orders, "levels": levels_of(self.operation.x[0])}
+    def _options(self, code: Code, orders: tuple[int, ...]) -> dict[str, Any]:
+        return {"of": self.operation.layer.function, "orders": orders, "levels": code.levels(self.operation.x[0])}
 
     def _parameters(self) -> dict[str, float]:
         a, b = (*self.operation.layer.parameters, 0.0, 0.0)[:2]
@@ -23,11 +23,11 @@ class EmitActivation(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            code.launch(elementwise.forward(self.dtype, **self._options(orders)), **code.value("y", op.y),
+            code.launch(elementwise.forward(self.dtype, **self._options(code, orders)), **code.value("y", op.y),
                         **code.value("x", op.x[0]), **self._parameters())
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            code.launch(elementwise.backward(self.dtype, **self._options(code.orders)), **code.jet("h", op.h[0]),
+            code.launch(elementwise.backward(self.dtype, **self._options(code, code.orders)), **code.jet("h", op.h[0]),
                         **code.value("x", op.x[0]), **code.jet("g", op.g), **self._parameters())

@@ -7,7 +7,7 @@ import numpy as np
 from numba import cuda
 
 from rop.kernels.cuda import linear_maps
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of, table
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, table
 from rop.lowering.geometry import padded
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
 from rop.lowering.plan import Operation
@@ -24,7 +24,8 @@ def add_uses(code: Code, operation: Operation) -> None:
         if add:
             code.launch(linear_maps.add_rows(dtype, orders=code.orders), **jets)
         else:
-            code.launch(linear_maps.copy_rows(dtype, orders=code.orders), **jets, count=part.rows, **SAME_ROWS)
+            kernel = linear_maps.copy_rows(dtype, orders=code.orders, levels=code.levels())
+            code.launch(kernel, **jets, count=part.rows, **SAME_ROWS)
 
 
 class EmitAveragePool(Emitter):
@@ -89,7 +90,7 @@ class EmitSum(Emitter):
         op, orders = self.operation, code.present(self.operation.y.levels)
         first, *others = op.x
         if orders:
-            code.launch(linear_maps.copy_rows(self.dtype, orders=orders, levels=levels_of(first)),
+            code.launch(linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(first)),
                         **code.value("y", op.y), **code.value("x", first), count=op.y.rows, **SAME_ROWS)
         for x in others:
             if code.present(x.levels):
@@ -110,9 +111,9 @@ class EmitConcatenation(Emitter):
         if not orders:
             return
         for first, x in op.parts():
-            code.launch(linear_maps.copy_rows(self.dtype, orders=orders, levels=levels_of(x)), **code.value("y", op.y),
-                        **code.value("x", x), pixels=op.y.pixels, count=x.channels, y_step=op.y.channels, y_first=first,
-                        x_step=x.channels, x_first=0)
+            kernel = linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(x))
+            code.launch(kernel, **code.value("y", op.y), **code.value("x", x), pixels=op.y.pixels, count=x.channels,
+                        y_step=op.y.channels, y_first=first, x_step=x.channels, x_first=0)
 
     def backward(self, code: Code) -> None:
         op = self.operation
@@ -122,5 +123,6 @@ class EmitConcatenation(Emitter):
 
     def _take(self, code: Code, h: Buffer, first: int, channels: int) -> None:
         op = self.operation
-        code.launch(linear_maps.copy_rows(self.dtype, orders=code.orders), **code.jet("y", h), **code.jet("x", op.g),
-                    pixels=op.y.pixels, count=channels, y_step=channels, y_first=0, x_step=op.y.channels, x_first=first)
+        kernel = linear_maps.copy_rows(self.dtype, orders=code.orders, levels=code.levels())
+        code.launch(kernel, **code.jet("y", h), **code.jet("x", op.g), pixels=op.y.pixels, count=channels,
+                    y_step=channels, y_first=0, x_step=op.y.channels, x_first=first)

@@ -5,7 +5,7 @@ from typing import Any
 
 from rop.kernels.cuda import loss
 from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, levels_of
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms
 from rop.lowering.loss import LossOperation
 
 
@@ -31,7 +31,7 @@ class EmitLoss(Emitter):
     def _kernel(self, code: Code) -> tuple[Any, dict[str, Part]]:
         """The loss's kernel, and what only it reads."""
         layer, probability = self.operation.layer, self.operation.probability
-        options: dict[str, Any] = {"orders": code.orders, "levels": levels_of(self.operation.x[0])}
+        options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(self.operation.x[0])}
         name = "dense" if code.dense else "labels"
         targets = {name: Part(name)}
         if isinstance(layer, CrossEntropy):

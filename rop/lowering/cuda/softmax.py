@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from rop.kernels.cuda import softmax
-from rop.lowering.cuda.code import Code, Emitter, levels_of
+from rop.lowering.cuda.code import Code, Emitter
 from rop.lowering.softmax import SoftmaxOperation
 
 
@@ -14,7 +14,7 @@ class EmitSoftmax(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            code.launch(softmax.forward(self.dtype, orders=orders, levels=levels_of(op.x[0]), log=op.log),
+            code.launch(softmax.forward(self.dtype, orders=orders, levels=code.levels(op.x[0]), log=op.log),
                         **code.value("y", op.y), **code.value("x", op.x[0]), p=code.rows(op.probability, 0),
                         pixels=op.y.pixels, rows=op.y.channels)
 
