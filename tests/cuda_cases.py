@@ -868,11 +868,11 @@ SPECIALISATIONS: dict[str, list[Options]] = {
     "bilinear.bias_gradient": RUNS,
     "elementwise.forward": [
         *each(SPARSE, of=elementwise.tanh),
-        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of)),
+        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of, count=len(PARAMETERS.get(of, ())))),
     ],
     "elementwise.backward": [
         *each(SPARSE, of=elementwise.tanh),
-        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of)),
+        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of, count=len(PARAMETERS.get(of, ())))),
     ],
     "select.rectify": RUNS,
     "select.pool": RUNS,

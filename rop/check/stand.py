@@ -231,8 +231,9 @@ class LossStand(_WithInputs):
 # ------------------------------------------------------------------------------------------------------------- numbers
 def has_kinks(layer: Layer) -> bool:
     """Whether differences must not step over a point where the layer has no derivative."""
-    own = type(layer) is Elementwise
-    return isinstance(layer, WITH_KINKS) or (own and jumps(layer.function, layer.parameters))
+    if type(layer) is Elementwise:
+        return jumps(layer.function, layer.parameters)
+    return isinstance(layer, WITH_KINKS)
 
 
 def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:

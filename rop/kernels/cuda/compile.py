@@ -59,12 +59,12 @@ has_2: Any = True
 # ------------------------------------------------------------------------------------------------ functions of a device
 def formula(function: Callable[..., Any]) -> PerPrecision:
     """A layer's scalar mathematics (rop/layers/) for use in kernels; its literals have the kernel's precision."""
-    return PerPrecision(lambda dtype: _device(specialised(with_literals(function, dtype), dtype)))
+    return PerPrecision(lambda dtype: in_kernels(specialised(with_literals(function, dtype), dtype)))
 
 
 def device_function(function: Callable[..., Any], /, **bind: Any) -> PerPrecision:
     """A function of which one copy is made per precision; ``bind`` gives names in it a value."""
-    return PerPrecision(lambda dtype: _device(bound(function, dtype, bind)))
+    return PerPrecision(lambda dtype: in_kernels(bound(function, dtype, bind)))
 
 
 class Helper:
@@ -77,7 +77,7 @@ class Helper:
     def made(self, dtype: Any, names: dict[str, Any]) -> Any:
         key = dtype, *sorted((name, value) for name, value in names.items() if not isinstance(value, PerPrecision))
         if key not in self._made:
-            self._made[key] = _device(bound(self._function, dtype, names))
+            self._made[key] = in_kernels(bound(self._function, dtype, names))
         return self._made[key]
 
     def __call__(self, *args: Any) -> Any:
@@ -96,7 +96,7 @@ def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Ca
     return specialised(function, dtype, **given, **helpers)
 
 
-def _device(function: Callable[..., Any]) -> Any:
+def in_kernels(function: Callable[..., Any]) -> Any:
     """A function on the device. Inlined by Numba: otherwise what it returns might go through local memory, and the
     compiler would see functions in an order that changes from run to run, and with it the code that it makes."""
     return cuda.jit(function, device=True, inline="always")

@@ -4,7 +4,6 @@
 """
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from rop.kernels.cuda.compile import (
     formula,
     has_1,
     has_2,
+    in_kernels,
     kernel,
     per_row,
     position,
@@ -27,6 +27,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
+from rop.kernels.scalar import compilable
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
@@ -48,15 +49,16 @@ def _call_2(x, a, b):
     return function(x, a, b)
 
 
-def activation(of: Callable[..., Any]) -> PerPrecision:
-    """A layer's scalar function, which returns (σ, σ′, σ″, σ‴), as a function of x and two parameters."""
-    adapter = (_call_0, _call_1, _call_2)[len(inspect.signature(of).parameters) - 1]
-    return device_function(adapter, function=formula(of))
+def activation(of: Callable[..., Any], count: int) -> PerPrecision:
+    """A layer's scalar function, which returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters, as a function of x and
+    two parameters."""
+    scalar = PerPrecision(lambda dtype: in_kernels(compilable(of, dtype, in_kernels)))
+    return device_function((_call_0, _call_1, _call_2)[count], function=scalar)
 
 
-def of_activation(of: Callable[..., Any], orders: tuple[int, ...] = ORDERS,
+def of_activation(of: Callable[..., Any], count: int = 0, orders: tuple[int, ...] = ORDERS,
                   levels: tuple[int, ...] = ORDERS) -> dict[str, Any]:
-    return {**by_order(orders, levels), "scalar": activation(of)}
+    return {**by_order(orders, levels), "scalar": activation(of, count)}
 
 
 @kernel(per_row("y0"), ROW_BLOCK, of_activation)

@@ -14,7 +14,9 @@ class EmitActivation(Emitter):
     operation: Activation
 
     def _options(self, code: Code, orders: tuple[int, ...]) -> dict[str, Any]:
-        return {"of": self.operation.layer.function, "orders": orders, "levels": code.levels(self.operation.x[0])}
+        layer = self.operation.layer
+        return {"of": layer.function, "count": len(layer.parameters), "orders": orders,
+                "levels": code.levels(self.operation.x[0])}
 
     def _parameters(self) -> dict[str, float]:
         a, b = (*self.operation.layer.parameters, 0.0, 0.0)[:2]
