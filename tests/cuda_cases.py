@@ -252,7 +252,7 @@ def bias_gradient_case(s: Setting) -> Case:
 
 
 # ---- elementwise and select --------------------------------------------------------------------------------------
-PARAMETERS = {elementwise.softplus: (1.5, 2.0)}
+PARAMETERS: dict[Any, tuple[float, ...]] = {elementwise.softplus: (1.5, 2.0)}
 
 
 def _activation(s: Setting) -> tuple[dict[str, Any], dict[int, Array], Jet, Jet, Jet]:
