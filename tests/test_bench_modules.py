@@ -126,7 +126,7 @@ def test_operations_of_a_graph_with_a_layer_used_twice(folder: Path) -> None:
     ("name", "message"),
     [
         ("nets.py:dropping", r"drop \(Dropout\): dropout with p=0.5 .*call module.eval\(\)"),
-        ("nets.py:lstm", "torch.fx cannot trace LSTM.forward"),
+        ("nets.py:lstm", "LSTM: torch.fx cannot trace its forward"),
         ("nets.py:conv", r"expected it to return \(module, x\)"),
         ("nets.py:one_number", "expected it to return y and a loss"),
         ("nets.py:does_not_fit", r"expected input \(batch, 3\), got \(batch, 7\)"),
@@ -157,5 +157,5 @@ def test_from_the_shell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert (row["status"], row["batch"], sorted(row["engines"])) == ("ok", 9, ["rop", "torch"])
     shown = capsys.readouterr()
     assert "nets.py:trains" in shown.out
-    assert "jax was left out where a problem is a torch module" in shown.err + shown.out
+    assert "jax was left out" in shown.err + shown.out  # it has no such modules, and may not be installed
     assert "peak memory of rop below" not in shown.out, "its process has torch in it"

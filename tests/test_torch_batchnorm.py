@@ -137,7 +137,7 @@ def test_a_repaired_torch_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pin fails, and says what to remove, when the fused layer gives what primitives give."""
     primitives = example.NORMALISATIONS["batch norm"][1]
     monkeypatch.setattr(F, "batch_norm", lambda h, *args, **options: primitives(h))
-    with pytest.raises(pytest.fail.Exception, match=r"gets batch norm right at third order now.*oracle\.py"):
+    with pytest.raises(pytest.fail.Exception, match=r"gets batch norm right at third order now.*reference\.py"):
         test_fused_normalisation_is_wrong_at_third_order("batch norm")
 
 

@@ -1,6 +1,8 @@
 """Compiles every kernel of a precision ahead of use, in several processes that meet in the cache.
 
-Done once per machine and version: afterwards no network, however new, compiles anything.
+Done once per machine and version: afterwards no network, however new, compiles anything. Even the process that asks for
+it loads what the others have made: a function that a process has compiled itself may be another copy, optimised apart
+from its callers, and its sums may differ in the last bit from those of all later processes.
 """
 from __future__ import annotations
 
@@ -45,8 +47,7 @@ def ensure_compiled(dtype: Any) -> None:
         return
     announce()
     with tempfile.TemporaryDirectory() as claims:
-        children = [_start(name, claims) for _ in range(1, min(PROCESSES, os.cpu_count() or 1))]
-        compile_claimed(name, Path(claims))
+        children = [_start(name, claims) for _ in range(min(PROCESSES, os.cpu_count() or 1))]
         for child in children:
             if child is not None:
                 child.wait()            # whatever a child did not manage is compiled here at first use

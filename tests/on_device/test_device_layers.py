@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rop
 import rop.layers
-from tests.cases import CASES, LOSS_CASES, Case, LossCase
+from tests.cases import CASES, LOSS_CASES, Case, LossCase, made
 from tests.on_device.compare import affordable, by_passes, check_device
 from tests.strategies import seeds
 from tests.test_layers import PLACES, targets_for
@@ -42,7 +42,7 @@ def test_layer_agrees_with_the_cpu(
 ) -> None:
     arguments, shapes = data.draw(case.drawn)
     batch = max(case.least_batch, data.draw(BATCHES))
-    layer = rop.layers.LAYERS[case.name](**arguments)
+    layer = made(case, arguments)
     net, shape = place(layer, shapes)
     affordable(net, shape, batch)
     loss, y = targets_for(place, layer, shapes, batch, seed)
