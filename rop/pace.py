@@ -8,7 +8,7 @@ import time
 
 FIRST = 4               # calls with threads before the other way is tried
 TRIAL = 3               # calls of a trial; the first one wakes threads that sleep, and does not count
-TRY_EVERY = 150         # calls after which the slower way is tried again
+BETWEEN = 20            # times as long as a trial took the better way goes on before the other one is tried again
 NEW = 0.25              # weight of a new measurement in the average
 PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
 
@@ -28,7 +28,8 @@ class Pace:
         self._way = True                                # whether threads are in use, but for trials of the other way
         self._usual: float | None = None                # average seconds of a call this way,
         self._other = float("inf")                      # and of the last trial of the other
-        self._until_trial = FIRST                       # calls
+        self._calls = FIRST                             # before a trial,
+        self._seconds = 0.0                             # and seconds of calls
         self._trial: list[float] | None = None          # seconds of its calls, while one is under way
         self._ended = float("-inf")
         self._warm = False
@@ -36,6 +37,8 @@ class Pace:
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
         self._warm = time.perf_counter() - self._ended < PAUSE
+        if not self._warm and self._trial is None:      # the machine may have changed meanwhile
+            self._calls, self._seconds = FIRST, 0.0
         return self._way != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
@@ -46,17 +49,20 @@ class Pace:
             if len(self._trial) == TRIAL:
                 self._decide(sum(self._trial[1:]) / (TRIAL - 1))
             return
-        self._until_trial -= 1
+        self._calls -= 1
+        self._seconds -= seconds
         if self._warm:
             self._usual = seconds if self._usual is None else self._usual + NEW * (seconds - self._usual)
         slower = self._usual is not None and self._usual > self._other      # than the other way was when it was tried
-        if self._until_trial <= 0 or slower:
+        if (self._calls <= 0 and self._seconds <= 0) or slower:
             self._trial = []
 
     def _decide(self, seconds: float) -> None:
         """The end of a trial, which took so long a call."""
+        assert self._trial is not None
+        self._seconds = BETWEEN * sum(self._trial)
         if self._usual is not None and seconds < self._usual:
             self._way, self._usual, self._other = not self._way, seconds, self._usual
         else:
             self._other = seconds
-        self._trial, self._until_trial = None, TRY_EVERY
+        self._trial = None

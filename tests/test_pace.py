@@ -7,7 +7,7 @@ from itertools import cycle
 import pytest
 
 from rop import pace as module
-from rop.pace import FIRST, PAUSE, TRIAL, TRY_EVERY, Pace
+from rop.pace import BETWEEN, FIRST, PAUSE, TRIAL, Pace
 
 
 class Clock:
@@ -37,8 +37,9 @@ def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> 
 
 def test_the_faster_way_is_taken_and_the_other_one_tried_now_and_then() -> None:
     for together, alone in ((1.0, 2.0), (2.0, 1.0)):
-        ways = run(Pace(), FIRST + TRIAL + 10 * (TRY_EVERY + TRIAL), together, alone)[FIRST + TRIAL:]
-        assert ways.count(together > alone) == 10 * TRIAL
+        pause = BETWEEN * TRIAL * 2                                 # calls of a second for a trial of two seconds each
+        ways = run(Pace(), FIRST + TRIAL + 10 * (pause + TRIAL), together, alone)[FIRST + TRIAL:]
+        assert abs(ways.count(together > alone) - 10 * TRIAL) <= TRIAL
 
 
 def test_a_slow_first_call_does_not_decide() -> None:
@@ -54,12 +55,22 @@ def test_a_call_after_a_pause_does_not_count(clock: Clock) -> None:
     for _ in range(5):
         clock.now += 2 * PAUSE
         run(pace, 1, 50.0, 50.0)
-        assert all(run(pace, 5, 1.0, 2.0))
+        assert all(run(pace, FIRST - 1, 1.0, 2.0))
+        assert run(pace, TRIAL + 5, 1.0, 2.0) == TRIAL * [False] + 5 * [True]
     pace = Pace()
     run(pace, FIRST + TRIAL, 3.0, 2.0)
-    assert not any(run(pace, TRY_EVERY, 3.0, 2.0))
+    assert not any(run(pace, BETWEEN * TRIAL, 3.0, 2.0))
     assert run(pace, TRIAL, [50.0, 1.0, 1.0], 2.0) == TRIAL * [True]
     assert all(run(pace, 30, 1.0, 2.0))
+
+
+def test_after_a_pause_both_ways_are_compared_anew(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, 20, 30.0, 2.0)
+    assert not any(run(pace, 30, 1.0, 2.0))
+    clock.now += 2 * PAUSE
+    ways = run(pace, FIRST + TRIAL + 20, 1.0, 2.0)
+    assert not any(ways[:FIRST]) and all(ways[FIRST:])
 
 
 def test_it_follows_the_machine_there_and_back() -> None:
@@ -67,10 +78,10 @@ def test_it_follows_the_machine_there_and_back() -> None:
     run(pace, 20, 1.0, 2.0)
     busy = run(pace, 20, 30.0, 2.5)
     assert busy[0] and not any(busy[1:])
-    assert run(pace, 2 * TRY_EVERY, 1.0, 2.0)[TRY_EVERY:].count(False) <= TRIAL
+    assert run(pace, 600, 1.0, 2.0)[300:].count(False) <= 2 * TRIAL + TRIAL
 
 
 def test_what_counts_is_the_average() -> None:
     """Beside another program threads are fast now and slow then."""
-    ways = run(Pace(), 10 * TRY_EVERY, [0.8, 0.8, 9.0], 1.2)
+    ways = run(Pace(), 2000, [0.8, 0.8, 9.0], 1.2)
     assert ways.count(True) < 0.2 * len(ways)
