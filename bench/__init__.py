@@ -9,7 +9,7 @@
     growth.py     the same against width, depth and batch, with the slopes of the lines
     flops.py      how many floating-point operations the recursion cannot do without
     report.py     tables, what was aimed at, JSON and plots
-    results/      a full run, committed
+    results/      committed runs, shown in the README
 
 Installed as the package rop.bench (setup.py maps this folder); it needs the extra `rop[bench]` for its rivals.
 """
