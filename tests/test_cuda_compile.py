@@ -6,6 +6,7 @@ docs/cuda-kernels.md, which these tests compare with what they find now.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 REGISTERS = 255  # of a thread
 REGISTER_FILE = 65536  # of a multiprocessor: a block must find room in it
 STATIC_SHARED = 48 * 1024  # of a block
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -74,4 +76,10 @@ def test_the_table_in_the_documentation_is_what_is_found() -> None:
     committed = (Path(__file__).parent.parent / "docs" / "cuda-kernels.md").read_text("utf-8")
     if cuda_table.tools() not in committed:
         pytest.skip(f"the table was made with other compilers than these: {cuda_table.tools()}")
-    assert cuda_table.document() == committed, "make it again with: python -m tests.cuda_table docs/cuda-kernels.md"
+    made = cuda_table.document()
+    again = "make it again with: python -m tests.cuda_table docs/cuda-kernels.md"
+    assert NUMBER.sub("#", made) == NUMBER.sub("#", committed), again
+    # the compiler does not always come to the same code: a few registers, or occupancy of the next step, may differ
+    now, then = ([float(number) for number in NUMBER.findall(text)] for text in (made, committed))
+    differing = sum(abs(a - b) > 0.1 * max(a, b) for a, b in zip(now, then, strict=True))
+    assert differing <= 0.03 * len(now), again
