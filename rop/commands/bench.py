@@ -24,7 +24,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="three problems, batch 128, float32, no torch.func")
     parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
-    parser.add_argument("--full", action="store_true", help="problems and growth: what bench/results holds, 15 minutes")
+    parser.add_argument("--full", action="store_true", help="problems and growth, all batches and precisions, 25 min")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
     parser.add_argument("--torch-module", metavar="FILE.py:FUNCTION", help="your own torch module: what FUNCTION() "
                         "returns, a module or (module, x[, y[, loss]]); see docs/benchmark-your-net.md")
