@@ -6,12 +6,10 @@ weights of the lanes in ``omega`` (pixel, lane) for the orders after it.
 """
 from __future__ import annotations
 
-import numpy as np
-
 from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.elementwise import output_1, output_2
 from rop.kernels.cpu.mathematics import log, vector_math
-from rop.kernels.cpu.memory import doubles, integers, reals
+from rop.kernels.cpu.memory import doubles, integers, of_pixel, reals
 from rop.kernels.cpu.softmax import softmax_order
 from rop.layers import elementwise
 
@@ -42,17 +40,17 @@ def target(dense, sample, rows, pixels, row, pixel):
 @loop
 def _weigh(g, omega):
     lanes = omega.size
-    for start in range(0, g.size, lanes):
+    for row in range(g.shape[0]):
         for t in range(lanes):
-            g[start + t] *= omega[t]
+            g[row, t] *= omega[t]
 
 
 @loop
 def _weigh_from(g, p, omega):
     lanes = omega.size
-    for start in range(0, g.size, lanes):
+    for row in range(g.shape[0]):
         for t in range(lanes):
-            g[start + t] = p[start + t] * omega[t]
+            g[row, t] = p[row, t] * omega[t]
 
 
 @loop
@@ -73,15 +71,15 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
         if sample[t] < 0:
             continue
         if labels != 0:
-            c = integers(labels, 1 << 40)[sample[t] * pixels + pixel] * lanes + t
-            g[c] -= omega[t]
-            energy += omega[t] * (r[t] - z[c] + s[t])
+            label = integers(labels, 1 << 40)[sample[t] * pixels + pixel]
+            g[label, t] -= omega[t]
+            energy += omega[t] * (r[t] - z[label, t] + s[t])
         else:
             for row in range(rows):
                 q = real(factor * target(dense, sample[t], rows, pixels, row, pixel))
-                g[row * lanes + t] -= q
+                g[row, t] -= q
                 if q != 0:
-                    energy += q * (r[t] - z[row * lanes + t] + s[t])
+                    energy += q * (r[t] - z[row, t] + s[t])
     return energy
 
 
@@ -89,22 +87,21 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
 def cross_entropy(g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes,
                   scratch):
     """g_k = ω p_k (− q at order 0) with p = softmax(z); order 0 is kept in p."""
-    n = rows * lanes
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     total = 0.0
     for pixel in range(pixels):
-        o = pixel * n * itemsize
-        seed, probability = reals(g + o, n), reals(p + o, n)
+        at = pixel, rows, lanes
+        seed, probability = of_pixel(g, at), of_pixel(p, at)
         factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         if order == 0:
-            z = reals(z0 + o, n)
+            z = of_pixel(z0, at)
             softmax_order(probability, 0, probability, z, z, z, r, s)
             _weigh_from(seed, probability, factors)
             _logarithms(s)
             total += _class_energy(seed, z, r, s, labels, dense, samples, scale, factors, pixels, pixel, rows)
         else:
-            softmax_order(seed, order, probability, reals(z0 + o, n), reals(z1 + o, n), reals(z2 + o, n), r, s)
+            softmax_order(seed, order, probability, of_pixel(z0, at), of_pixel(z1, at), of_pixel(z2, at), r, s)
             _weigh(seed, factors)
     if order == 0:
         doubles(energy, 1)[0] = total

@@ -5,11 +5,9 @@ u_1 = z_1 and u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` lea
 """
 from __future__ import annotations
 
-import numpy as np
-
 from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.mathematics import exp
-from rop.kernels.cpu.memory import reals
+from rop.kernels.cpu.mathematics import exp, log
+from rop.kernels.cpu.memory import of_pixel, reals
 from rop.layers import softmax as layer
 
 tilt_2 = formula(layer.tilt_2)
@@ -18,13 +16,13 @@ exponential_2 = formula(layer.exponential_2)
 
 @loop
 def largest_row(m, z):
-    """m (lane) = max over the rows of z (row, lane), flat."""
+    """m (lane) = max over the rows of z (row, lane)."""
     lanes = m.size
     for t in range(lanes):
-        m[t] = z[t]
-    for start in range(lanes, z.size, lanes):
+        m[t] = z[0, t]
+    for row in range(1, z.shape[0]):
         for t in range(lanes):
-            m[t] = z[start + t] if z[start + t] > m[t] else m[t]
+            m[t] = z[row, t] if z[row, t] > m[t] else m[t]
 
 
 @loop
@@ -33,19 +31,19 @@ def exponentials(p, s, z, m):
     lanes = m.size
     for t in range(lanes):
         s[t] = real(0)
-    for start in range(0, z.size, lanes):
+    for row in range(z.shape[0]):
         for t in range(lanes):
-            e = exp(z[start + t] - m[t])
-            p[start + t] = e
+            e = exp(z[row, t] - m[t])
+            p[row, t] = e
             s[t] += e
 
 
 @loop
 def divide_rows(p, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            p[start + t] /= s[t]
+            p[row, t] /= s[t]
 
 
 @loop
@@ -54,17 +52,17 @@ def inner(s, p, z):
     lanes = s.size
     for t in range(lanes):
         s[t] = real(0)
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            s[t] += p[start + t] * z[start + t]
+            s[t] += p[row, t] * z[row, t]
 
 
 @loop
 def add_inner(s, p, z):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            s[t] += p[start + t] * z[start + t]
+            s[t] += p[row, t] * z[row, t]
 
 
 @loop
@@ -73,25 +71,25 @@ def inner_tilt(s, r, p, z1, z2):
     lanes = s.size
     for t in range(lanes):
         s[t] = real(0)
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            s[t] += p[start + t] * tilt_2(z2[start + t], z1[start + t] - r[t])
+            s[t] += p[row, t] * tilt_2(z2[row, t], z1[row, t] - r[t])
 
 
 @loop
 def _order_1(y, p, z1, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            y[start + t] = p[start + t] * (z1[start + t] - s[t])
+            y[row, t] = p[row, t] * (z1[row, t] - s[t])
 
 
 @loop
 def _order_2(y, p, z1, z2, r, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            y[start + t] = p[start + t] * (tilt_2(z2[start + t], z1[start + t] - r[t]) - s[t])
+            y[row, t] = p[row, t] * (tilt_2(z2[row, t], z1[row, t] - r[t]) - s[t])
 
 
 @helper
@@ -113,12 +111,11 @@ def softmax_order(y, order, p, z0, z1, z2, r, s):
 @kernel
 def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
     """Order k of y = softmax(x) over the rows of each pixel; y0 is order 0 of y."""
-    n = rows * lanes
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
-        o = pixel * n * itemsize
-        softmax_order(reals(y + o, n), order, reals(y0 + o, n), reals(x0 + o, n), reals(x1 + o, n), reals(x2 + o, n),
+        at = pixel, rows, lanes
+        softmax_order(of_pixel(y, at), order, of_pixel(y0, at), of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at),
                       r, s)
 
 
@@ -126,27 +123,27 @@ def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
 def _add_centred(h, p, g, s):
     """h += p (g − s)."""
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            h[start + t] += p[start + t] * (g[start + t] - s[t])
+            h[row, t] += p[row, t] * (g[row, t] - s[t])
 
 
 @loop
 def _fill(y, value):
-    for i in range(y.size):
-        y[i] = value
+    for row in range(y.shape[0]):
+        for t in range(y.shape[1]):
+            y[row, t] = value
 
 
 @kernel
 def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scratch):
     """Order k of h = p ⊙ (g − ⟨p, g⟩): h_k = Σ_j p_j (g_{k−j} − G_{k−j}), G_k = Σ_j ⟨p_j, g_{k−j}⟩."""
-    n = rows * lanes
     s = reals(scratch, lanes)
     for pixel in range(pixels):
-        o = pixel * n * itemsize
-        target = reals(h + o, n)
-        q0, q1, q2 = reals(p0 + o, n), reals(p1 + o, n), reals(p2 + o, n)
-        f0, f1, f2 = reals(g0 + o, n), reals(g1 + o, n), reals(g2 + o, n)
+        at = pixel, rows, lanes
+        target = of_pixel(h, at)
+        q0, q1, q2 = of_pixel(p0, at), of_pixel(p1, at), of_pixel(p2, at)
+        f0, f1, f2 = of_pixel(g0, at), of_pixel(g1, at), of_pixel(g2, at)
         _fill(target, real(0))
         inner(s, q0, f0)
         _add_centred(target, q0 if order == 0 else q1 if order == 1 else q2, f0, s)
@@ -165,27 +162,26 @@ def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scra
 @loop
 def _subtract(y, z, s):
     lanes = s.size
-    for start in range(0, z.size, lanes):
+    for row in range(z.shape[0]):
         for t in range(lanes):
-            y[start + t] = z[start + t] - s[t]
+            y[row, t] = z[row, t] - s[t]
 
 
 @loop
 def _log_sum(s, m):
     for t in range(s.size):
-        s[t] = m[t] + np.log(s[t])
+        s[t] = m[t] + log(s[t])
 
 
 @kernel
 def log_softmax(y, order, y0, p, x0, x1, x2, pixels, rows, lanes, scratch):
     """Order k of y = x − log Σ e^x; p keeps the softmax."""
-    n = rows * lanes
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
-        o = pixel * n * itemsize
-        target, q = reals(y + o, n), reals(p + o, n)
-        z0, z1, z2 = reals(x0 + o, n), reals(x1 + o, n), reals(x2 + o, n)
+        at = pixel, rows, lanes
+        target, q = of_pixel(y, at), of_pixel(p, at)
+        z0, z1, z2 = of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at)
         if order == 0:
             largest_row(r, z0)
             exponentials(q, s, z0, r)
@@ -206,51 +202,51 @@ def _row_sum(s, g):
     lanes = s.size
     for t in range(lanes):
         s[t] = real(0)
-    for start in range(0, g.size, lanes):
+    for row in range(g.shape[0]):
         for t in range(lanes):
-            s[t] += g[start + t]
+            s[t] += g[row, t]
 
 
 @loop
 def _subtract_times(h, p, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            h[start + t] -= p[start + t] * s[t]
+            h[row, t] -= p[row, t] * s[t]
 
 
 @loop
 def _subtract_times_1(h, p, y1, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            h[start + t] -= p[start + t] * y1[start + t] * s[t]
+            h[row, t] -= p[row, t] * y1[row, t] * s[t]
 
 
 @loop
 def _subtract_times_2(h, p, y1, y2, s):
     lanes = s.size
-    for start in range(0, p.size, lanes):
+    for row in range(p.shape[0]):
         for t in range(lanes):
-            h[start + t] -= p[start + t] * exponential_2(y1[start + t], y2[start + t]) * s[t]
+            h[row, t] -= p[row, t] * exponential_2(y1[row, t], y2[row, t]) * s[t]
 
 
 @loop
 def _copy(y, x):
-    for i in range(y.size):
-        y[i] = x[i]
+    for row in range(y.shape[0]):
+        for t in range(y.shape[1]):
+            y[row, t] = x[row, t]
 
 
 @kernel
 def log_softmax_backward(h, order, p, y1, y2, g0, g1, g2, pixels, rows, lanes, scratch):
     """Order k of h = g − p Σ g, with p = e^y: h_k = g_k − Σ_j p_j Σ g_{k−j}."""
-    n = rows * lanes
     s = reals(scratch, lanes)
     for pixel in range(pixels):
-        o = pixel * n * itemsize
-        target, q = reals(h + o, n), reals(p + o, n)
-        z1, z2 = reals(y1 + o, n), reals(y2 + o, n)
-        f0, f1, f2 = reals(g0 + o, n), reals(g1 + o, n), reals(g2 + o, n)
+        at = pixel, rows, lanes
+        target, q = of_pixel(h, at), of_pixel(p, at)
+        z1, z2 = of_pixel(y1, at), of_pixel(y2, at)
+        f0, f1, f2 = of_pixel(g0, at), of_pixel(g1, at), of_pixel(g2, at)
         _copy(target, f0 if order == 0 else f1 if order == 1 else f2)
         _row_sum(s, target)
         _subtract_times(target, q, s)
