@@ -63,6 +63,16 @@ class Space(Protocol):
     def adopt(self, name: str, vector: Vector, check: bool) -> bool:
         """Copies a vector into "w", "v0", "v1", …; returns whether it is finite, as far as ``check`` asks for it."""
 
+    def borrow(self, name: str, vector: Vector, check: bool) -> bool:
+        """Like ``adopt`` for the next passes, but the vector may be read where it is, so it must not change until it
+        is settled or released, or another one takes its place."""
+
+    def settle(self, name: str, copy: Vector | None = None) -> None:
+        """Copies a vector that was borrowed, or borrows this copy of it instead."""
+
+    def release(self, name: str) -> None:
+        """Lets go of a vector that was borrowed; another one must take its place before the next pass."""
+
     def holds(self, name: str, vector: Vector) -> bool:
         """Whether the vector that was adopted last under this name is equal to this one."""
 

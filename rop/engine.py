@@ -154,11 +154,13 @@ class Objective:
             space = self._ready(w)
             self._set_direction(0, v)
             grad, hvp, r2 = space.run((VALUE, FIRST, SECOND), (0, 1, 2))
+            space.release("w")
+            space.release("v0")
             space.scale(r2, FACTORIAL[2])
             return Jet(self._energy(0), space.given(grad, w), space.given(hvp, v), space.given(r2, v))
 
     def _ready(self, w: Vector) -> Space:
-        """The workspace with this batch and these parameters in place, and nothing computed yet."""
+        """The workspace with this batch and these parameters in place, and nothing computed yet. w is borrowed."""
         space = self._workspace
         space.bind(self._data)
         if self._state is not None:
@@ -168,13 +170,14 @@ class Objective:
         return space
 
     def _set_direction(self, index: int, v: Vector) -> None:
+        """Puts a direction in place, borrowed."""
         self._workspace.ensure_direction(index)
         self._workspace.has_direction = False
         self._place("v", f"v{index}", v)
 
     def _place(self, name: str, place: str, vector: Vector) -> None:
-        """Copies a vector of parameters into the workspace."""
-        if not self._workspace.adopt(place, vector, self.check_finite) and self.check_finite:
+        """Lends a vector of parameters to the workspace."""
+        if not self._workspace.borrow(place, vector, self.check_finite) and self.check_finite:
             raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
                                 "check_finite=False switches the check off")
 
@@ -204,13 +207,15 @@ class Point:
     taken their place they are computed again."""
 
     def __init__(self, objective: Objective, w: Vector):
-        self._f = objective
-        self.w = objective._workspace.keep(w)
-        if isinstance(self.w, np.ndarray):
-            self.w.flags.writeable = False
+        self._f, self.w = objective, w
         self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():
-            self._grad = objective._workspace.given(self._evaluate(), self.w)
+            space = objective._workspace
+            self._grad = space.given(self._evaluate(), w)
+            self.w = space.keep(w)                          # from here on, so that the user's may change
+            if isinstance(self.w, np.ndarray):
+                self.w.flags.writeable = False
+            space.settle("w", self.w)
             self.loss: float = objective._energy(0)
             self._batch_stats = batch_statistics(objective._workspace) if objective.training else {}
 
@@ -261,6 +266,7 @@ class Point:
             self._f._set_direction(0, vector)
             orders = (FIRST,) if space.kept else (VALUE, FIRST)
             (result,) = space.run(orders, (len(orders) - 1,))
+            space.settle("v0")
             space.has_direction = True
             return space.given(result, vector)
 
@@ -286,7 +292,8 @@ class Point:
             self._f._set_direction(i, row)
         orders = (() if space.kept else (VALUE,)) + tuple((1, i) for i in range(len(rows)))
         space.run(orders, tuple(range(len(orders) - len(rows), len(orders))), into=places)
-        space.has_direction = len(rows) == 1
+        for i in range(len(rows)):
+            space.release(f"v{i}")
 
     def r2(self, v: Any) -> Vector:
         """vᵀ ∇H(w) v, a vector (n,): a pass of order 2, on top of the order-1 pass of the last hvp if that was for an
@@ -309,6 +316,7 @@ class Point:
             self._f._set_direction(0, vector)
             orders = (FIRST, SECOND) if space.kept else (VALUE, FIRST, SECOND)
         (result,) = space.run(orders, (len(orders) - 1,))
+        space.settle("v0")
         space.has_direction = True
         space.scale(result, FACTORIAL[2])
         return result

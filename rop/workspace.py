@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numba
@@ -38,8 +38,8 @@ CHUNK_LEAST = 4                         # … but at least so many tiles, for th
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
 LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
 PADDING = 16                            # numbers after the last parameter that kernels may write to
-SLAB = 4096                             # rows of a block of vectors that are turned into columns at a time
-SHELF = 8                               # such arrays that are kept for another time
+SHELF = 8                               # such arrays that are kept for another time, …
+SHELF_BYTES = 64 << 20                  # … as long as they do not take more than this
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
 
 _lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
@@ -105,6 +105,7 @@ class Shelf:
 
     def __init__(self, count: int, dtype: Any):
         self._count, self._dtype = count, dtype
+        self._most = max(2, min(SHELF, SHELF_BYTES // (count * np.dtype(dtype).itemsize)))
         self._arrays = [np.zeros(0, np.uint8)]              # the first one is never given away: it shows the count …
         (self._idle,) = (sys.getrefcount(array) for array in self._arrays)          # … of an array that nobody holds
 
@@ -113,7 +114,7 @@ class Shelf:
         if free:
             return self._view(self._arrays[free[0]])
         made = np.empty(self._count * np.dtype(self._dtype).itemsize + 64, np.uint8)
-        if len(self._arrays) <= SHELF:
+        if len(self._arrays) <= self._most:
             self._arrays.append(made)
         return self._view(made)
 
@@ -147,17 +148,7 @@ class Pass:
     bound: Bound
     results: list[np.ndarray]
     data: Data | None = None
-
-
-def as_rows(columns: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """The columns of (n, k) as contiguous rows; a slab at a time, so that it is read from memory only once."""
-    with np.errstate(over="ignore"):
-        if columns.flags.f_contiguous:
-            return np.ascontiguousarray(columns.T, dtype)
-        rows = np.empty(columns.shape[::-1], dtype)
-        for start in range(0, len(columns), SLAB):
-            rows[:, start:start + SLAB] = columns[start:start + SLAB].T
-        return rows
+    places: dict[str, int] = field(default_factory=dict)        # addresses of vectors that it reads elsewhere
 
 
 def lane_samples(batch: int, lanes: int) -> np.ndarray:
@@ -184,7 +175,9 @@ class Workspace:
         self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
-        self._shelf = Shelf(plan.graph.size + PADDING, plan.dtype)
+        self._shelves: dict[int, Shelf] = {}
+        self._lent: dict[str, np.ndarray] = {}      # long vectors that passes read where they are,
+        self._places: dict[str, int] = {}           # and where passes find each vector that ever was one of them
         self._cancel = np.zeros(1, np.int64)
         self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
@@ -252,7 +245,27 @@ class Workspace:
 
     def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
+        self.release(name)
         return self._transfer.adopt(self._arrays[name], vector, in_home_process())
+
+    def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
+        """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
+        them, while those of a vector that nobody writes are in both."""
+        if vector.size < LONG_RESULT:
+            return self.adopt(name, vector)
+        self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
+        return not check or self._transfer.finite(vector, in_home_process())
+
+    def settle(self, name: str, copy: np.ndarray | None = None) -> None:
+        if name in self._lent:
+            if copy is None:
+                self.adopt(name, self._lent[name])
+            else:
+                self.borrow(name, copy, check=False)
+
+    def release(self, name: str) -> None:
+        if self._lent.pop(name, None) is not None:
+            self._places[name] = self.address(name)
 
     def holds(self, name: str, vector: np.ndarray) -> bool:
         return np.array_equal(self._arrays[name][:vector.size], vector)
@@ -310,12 +323,15 @@ class Workspace:
     def fresh(self) -> np.ndarray:
         """An array for a vector of parameters, to give away."""
         n = self.plan.graph.size
-        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf.take()[:n]
+        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf(n + PADDING).take()[:n]
+
+    def _shelf(self, count: int) -> Shelf:
+        return self._shelves.setdefault(count, Shelf(count, self.dtype))
 
     # ------------------------------------------------------------------------------------------ what users give and get
     def keep(self, w: np.ndarray) -> np.ndarray:
         copy = self.fresh()
-        copy[:] = w
+        self._transfer.adopt(copy, w, in_home_process())
         return copy
 
     def vector(self, name: str, value: Any) -> np.ndarray:
@@ -326,19 +342,32 @@ class Workspace:
         return result
 
     def rows_of(self, columns: np.ndarray) -> np.ndarray:
-        return as_rows(columns, self.dtype)
+        n, k = columns.shape
+        with np.errstate(over="ignore"):
+            if columns.flags.f_contiguous:
+                return np.ascontiguousarray(columns.T, self.dtype)
+            columns = np.ascontiguousarray(columns, self.dtype)
+        rows = self._rows(k)[:, :n]
+        self._transfer.turn(rows, columns, in_home_process())
+        return rows
+
+    def _rows(self, k: int) -> np.ndarray:
+        """k vectors with PADDING, each from a cache line on."""
+        n = -(-(self.plan.graph.size + PADDING) // 16) * 16
+        return (self._shelf(k * n).take() if n >= LONG_RESULT else np.empty(k * n, self.dtype)).reshape(k, n)
 
     def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         """Kernels may write up to PADDING numbers after a column."""
-        n = self.plan.graph.size
-        rows = np.empty((k, n + PADDING), self.dtype)
-        return rows[:, :n].T, list(rows)
+        rows = self._rows(k)
+        return rows[:, :self.plan.graph.size].T, list(rows)
 
     # ---------------------------------------------------------------------------------------------------------- passes
     @property
     def together(self) -> int:
-        """Directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch."""
-        return 1 if self.kept and self.tiles == self.chunk else BLOCK_OF_VECTORS
+        """Long directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch;
+        short ones together, because a pass costs some time in any case."""
+        at_hand = self.kept and self.tiles == self.chunk
+        return 1 if at_hand and self.plan.graph.size >= LONG_RESULT else BLOCK_OF_VECTORS
 
     def ensure_direction(self, index: int) -> None:
         """Room for direction number ``index``."""
@@ -354,6 +383,9 @@ class Workspace:
             assert self._data is not None
             ready.bound.move(self._data.addresses())
             ready.data = self._data
+        if ready.places != self._places:
+            ready.bound.move(self._places)
+            ready.places = self._places.copy()
         return ready
 
     def _make_pass(self, orders: Orders, results: tuple[int, ...]) -> Pass:
@@ -412,7 +444,7 @@ class Workspace:
                 place[:n] = result
             return into
         names = [result_space(orders, i) for i in results]
-        arrays = [self._shelf.take() for _ in names] if into is None else into
+        arrays = [self._shelf(n + PADDING).take() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
             self._execute(ready.bound, 0, self.tiles)

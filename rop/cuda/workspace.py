@@ -25,7 +25,7 @@ from rop.lowering import Plan, outline
 from rop.lowering.cuda import Launch, Lowered, Part
 from rop.lowering.cuda.code import table
 from rop.program import ORDERS
-from rop.workspace import Data, as_rows, lane_samples, orders_kept
+from rop.workspace import Data, lane_samples, orders_kept
 
 TILE_BYTES = 1 << 30                    # what the planes of a tile should not exceed, unless the batch is coupled
 
@@ -156,6 +156,14 @@ class CudaWorkspace:
         self._copy(room, vector)
         return not check or self.vectors.finite(room)
 
+    borrow = adopt
+
+    def settle(self, name: str, copy: Vector | None = None) -> None:
+        """What was borrowed is copied already."""
+
+    def release(self, name: str) -> None:
+        """Likewise."""
+
     def _copy(self, room: Vector, vector: Vector) -> None:
         if isinstance(vector, np.ndarray):
             room.copy_to_device(vector)
@@ -277,7 +285,8 @@ class CudaWorkspace:
 
     def rows_of(self, columns: Block) -> Any:
         if not on_device(columns):
-            return as_rows(columns, self.dtype)
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(columns.T, self.dtype)
         if columns.is_f_contiguous():
             return [columns[:, i] for i in range(columns.shape[1])]
         n, k = columns.shape                        # row by row: a transposition, like that of data on their way in

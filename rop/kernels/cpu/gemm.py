@@ -81,8 +81,8 @@ def _panel(e: Emitter, rows, lanes, c, c_step, bias, relu, mask, terms, a0, b0, 
 
 
 def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
-    """One version per number of rows and bytes of lanes, and one for rows of A that are ``adjacent``: a constant stride,
-    which short sums notice."""
+    """One version per number of rows and bytes of lanes, each also for rows of A that are ``adjacent``: short sums
+    notice a constant stride."""
     c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count, row_step, column_step, b_step = rest
     head = (c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count)
 

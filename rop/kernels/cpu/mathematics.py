@@ -1,7 +1,7 @@
 """``math`` for formulas: the same names as Python's module, written so that loops over lanes become vector code.
 
 exp and expm1 reduce x = n·ln 2 + r with |r| ≤ ln 2 / 2 and sum the Taylor series of e^r − 1 (7 terms give float32,
-13 give float64); tanh follows. log takes x = 2ⁿ·m with m between √½ and √2 and sums the series of 2·artanh((m−1)/(m+1)).
+13 give float64); tanh follows. log takes x = 2ⁿ·m with √½ ≤ m < √2 and sums the series of 2·artanh((m − 1)/(m + 1)).
 Functions without a version here are Python's, one lane at a time.
 """
 from __future__ import annotations

@@ -26,6 +26,15 @@ def _copy(target, source):
 
 
 @loop
+def _spoilt(source):
+    """0 if all is finite."""
+    total = real(0)
+    for i in range(source.size):
+        total += source[i] * real(0)
+    return total
+
+
+@loop
 def _multiply(target, factor):
     for i in range(target.size):
         target[i] *= factor
@@ -38,6 +47,23 @@ def _adopt(target, source, parts):
         low, high = n * part // parts, n * (part + 1) // parts
         spoilt += _copy(target[low:high], source[low:high])
     return spoilt
+
+
+def _check(source, parts):
+    n = source.size
+    spoilt = 0.0
+    for part in prange(parts):
+        spoilt += _spoilt(source[n * part // parts:n * (part + 1) // parts])
+    return spoilt
+
+
+def _turn(rows, columns, parts):
+    """rows (k, n) = columns (n, k), transposed."""
+    n = columns.shape[0]
+    for part in prange(parts):
+        for i in range(n * part // parts, n * (part + 1) // parts):
+            for j in range(columns.shape[1]):
+                rows[j, i] = columns[i, j]
 
 
 def _scale(target, factor, parts):
@@ -61,22 +87,43 @@ def _both(function: Any, arguments: Any) -> dict[bool, PerPrecision]:
     return {parallel: PerPrecision(partial(_made, function, arguments, parallel)) for parallel in (True, False)}
 
 
-_adopts = _both(_adopt, lambda real: (types.Array(real, 1, "C"), types.Array(real, 1, "C", readonly=True), types.int64))
-_scales = _both(_scale, lambda real: (types.Array(real, 1, "C"), types.float64, types.int64))
+def _vector(real: Any) -> Any:
+    return types.Array(real, 1, "C")
+
+
+def _given(real: Any, axes: int = 1) -> Any:
+    return types.Array(real, axes, "C", readonly=True)
+
+
+_adopts = _both(_adopt, lambda real: (_vector(real), _given(real), types.int64))
+_checks = _both(_check, lambda real: (_given(real), types.int64))
+_turns = _both(_turn, lambda real: (types.Array(real, 2, "A"), _given(real, 2), types.int64))
+_scales = _both(_scale, lambda real: (_vector(real), types.float64, types.int64))
 
 
 class Transfer:
-    """``adopt`` and ``scale`` for one precision; long vectors are shared among threads if ``parallel``."""
+    """What is done with vectors of one precision; long ones are shared among threads if ``parallel``."""
 
     def __init__(self, dtype: Any):
         real = np.dtype(dtype).type
-        self._adopt = {parallel: made.made(real) for parallel, made in _adopts.items()}
-        self._scale = {parallel: made.made(real) for parallel, made in _scales.items()}
+        self._adopt, self._check, self._turn, self._scale = (
+            {parallel: made.made(real) for parallel, made in both.items()}
+            for both in (_adopts, _checks, _turns, _scales))
 
     def adopt(self, target: np.ndarray, source: np.ndarray, parallel: bool) -> bool:
         """Copies a vector to the start of a buffer; returns whether all of it is finite."""
         many = parallel and source.size >= LONG
         return self._adopt[many](target, source, PARTS if many else 1) == 0
+
+    def finite(self, source: np.ndarray, parallel: bool) -> bool:
+        """Whether all of a vector is finite."""
+        many = parallel and source.size >= LONG
+        return self._check[many](source, PARTS if many else 1) == 0
+
+    def turn(self, rows: np.ndarray, columns: np.ndarray, parallel: bool) -> None:
+        """Columns (n, k), C-contiguous, into rows (k, n)."""
+        many = parallel and columns.size >= LONG
+        self._turn[many](rows, columns, PARTS if many else 1)
 
     def scale(self, target: np.ndarray, factor: float, parallel: bool) -> None:
         many = parallel and target.size >= LONG
