@@ -8,7 +8,6 @@ takes about a second and there are hundreds; ``examined`` waits for one of them.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import multiprocessing
 import os
@@ -27,11 +26,11 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.cuda_cases import EVERY, SPECIALISATIONS, Case, case_of
+from tests.cuda_cases import Case, case_of
+from tests.cuda_requests import factories, specialisations
 from tests.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
-FILES = ("batchnorm", "bilinear", "elementwise", "linear_maps", "loss", "memory", "select", "softmax", "vectors")
 PRECISIONS = ("float32", "float64")
 # What a result may be off, relative to the largest number of the array.
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
@@ -62,22 +61,13 @@ class Spec:
 
 
 def specs() -> list[Spec]:
-    """All of them in float32; in float64, where the code differs in nothing but the type, orders alone and together."""
+    """All that the engine asks for, in both precisions."""
     return [
         Spec(kernel, precision, tuple(options.items()))
-        for kernel, list_of_options in SPECIALISATIONS.items()
+        for kernel, list_of_options in specialisations().items()
         for options in list_of_options
         for precision in PRECISIONS
-        if precision == "float32" or options.get("orders", EVERY) in ((1,), EVERY)
     ]
-
-
-def factories() -> dict[str, Any]:
-    """Every kernel that there is, by name."""
-    for name in FILES:
-        importlib.import_module(f"rop.kernels.cuda.{name}")
-    found: dict[str, Any] = importlib.import_module("rop.kernels.cuda.compile").FACTORIES
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------------------

@@ -15,11 +15,13 @@ from unittest import mock
 
 import pytest
 
-from tests.cuda_build import Spec, examined, executed, factories, missing, ptx_of, specs, start_session
-from tests.cuda_cases import EVERY, case_of
+from tests.cuda_build import Spec, examined, executed, missing, ptx_of, specs, start_session
+from tests.cuda_cases import case_of
+from tests.cuda_requests import EVERY, factories
 from tests.ptx import Kind
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+if missing() is not None:
+    pytest.skip(str(missing()), allow_module_level=True)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -4,12 +4,14 @@ tests/test_cuda_simulator.py arranges in a process of its own), else nowhere."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from rop.devices import obstacle
+from rop.layers import elementwise
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
@@ -28,3 +30,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if missing and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip(reason=f"{missing} (the simulator runs this: test_cuda_simulator.py)"))
+
+
+@pytest.fixture(autouse=True)
+def examined() -> Iterator[None]:
+    """Whatever a test launches is among the kernels that are compiled, assembled and executed as PTX elsewhere. (Only a
+    user's own activation cannot be.)"""
+    yield
+    from tests.cuda_requests import factories, specialisations
+
+    for kernel, factory in factories().items():
+        for made in factory.made.values():
+            own = getattr(made.options.get("of"), "__module__", elementwise.__name__) != elementwise.__name__
+            assert own or made.options in specialisations()[kernel], f"{made.title} is not in tests/cuda_requests.py"

@@ -213,16 +213,16 @@ class Factory:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.parameters: dict[str, str] = dict(inspect.get_annotations(function))
         self.__doc__ = function.__doc__
-        self._made: dict[Any, Specialisation] = {}
+        self.made: dict[Any, Specialisation] = {}
 
     def __call__(self, dtype: Any, **options: Any) -> Specialisation:
         dtype = np.dtype(dtype).type
         bound = inspect.signature(self.names).bind(**options)
         bound.apply_defaults()
         key = dtype, *bound.arguments.values()
-        if key not in self._made:
-            self._made[key] = Specialisation(self, dtype, dict(bound.arguments))
-        return self._made[key]
+        if key not in self.made:
+            self.made[key] = Specialisation(self, dtype, dict(bound.arguments))
+        return self.made[key]
 
 
 def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:

@@ -35,7 +35,7 @@ from rop.kernels.cuda.compile import (
 )
 from rop.kernels.cuda.elementwise import output_1, output_2
 from rop.kernels.cuda.softmax import exponentials, inner, inner_tilt, per_pixel, place, tilt_2
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.vectors import block_sum
 from rop.layers import elementwise
 
 sigmoid = formula(elementwise.sigmoid)
@@ -239,34 +239,6 @@ def binary_cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Mat
         share1 += change1
         share2 += change2
     report(energy0, energy1, energy2, share0, share1, share2)
-
-
-# --------------------------------------------------------------------------------------------------------------- totals
-@helper
-def block_total(buffer, shares):
-    """The sum of a vector, by one block."""
-    total = lost = real(0)
-    for i in range(cuda.threadIdx.x, shares.size, THREADS):
-        total, lost = added(total, lost, shares[i])
-    return block_sum(buffer, cuda.threadIdx.x, total)
-
-
-@kernel(lambda names, given: (1,), names=by_order)
-def total(result: Vector, energy0: Vector, energy1: Vector, energy2: Vector):
-    """result[k] = Σ of the blocks' shares of E_k."""
-    buffer = cuda.shared.array(THREADS, real)
-    if wants_0:
-        sum0 = block_total(buffer, energy0)
-        if cuda.threadIdx.x == 0:
-            result[0] = sum0
-    if wants_1:
-        sum1 = block_total(buffer, energy1)
-        if cuda.threadIdx.x == 0:
-            result[1] = sum1
-    if wants_2:
-        sum2 = block_total(buffer, energy2)
-        if cuda.threadIdx.x == 0:
-            result[2] = sum2
 
 
 @kernel(lambda names, given: (given["z"].shape[1] // WARP,), (WARP,))

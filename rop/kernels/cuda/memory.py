@@ -1,4 +1,4 @@
-"""The moving of rows: data in, outputs out, partial sums into the gradient."""
+"""The moving of rows: data in, partial sums into the gradient."""
 from __future__ import annotations
 
 from numba import cuda
@@ -25,7 +25,6 @@ from rop.kernels.cuda.compile import (
 PADDED = WARP + 1           # columns of a tile that is written by rows and read by columns: no bank serves two threads
 
 
-
 @kernel(lambda names, given: (blocks_of(given["y"].shape[0], WARP), blocks_of(given["y"].shape[1], WARP)), ROW_BLOCK)
 def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
     """The data, y (row, lane) = x[sample of the lane, feature[row]]. A negative sample ~i is a copy of sample i that
@@ -45,22 +44,6 @@ def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
     for i in range(cuda.threadIdx.y, WARP, STRIPES):
         if row_0 + i < y.shape[0]:
             y[row_0 + i, lane_0 + cuda.threadIdx.x] = tile[cuda.threadIdx.x, i]
-
-
-@kernel(lambda names, given: (blocks_of(given["x"].shape[0], WARP), blocks_of(given["x"].shape[1], WARP)), ROW_BLOCK)
-def store(y: Matrix, x: Matrix, feature: Indices):
-    """The outputs as the user wants them: y[lane, feature[row]] = x (row, lane) for the lanes that y has."""
-    tile = cuda.shared.array((WARP, PADDED), real)
-    row_0 = cuda.blockIdx.x * WARP
-    lane_0 = cuda.blockIdx.y * WARP
-    row = row_0 + cuda.threadIdx.x
-    for i in range(cuda.threadIdx.y, WARP, STRIPES):
-        inside = row_0 + i < x.shape[0]
-        tile[i, cuda.threadIdx.x] = x[row_0 + i, lane_0 + cuda.threadIdx.x] if inside else real(0)
-    cuda.syncthreads()
-    for i in range(cuda.threadIdx.y, WARP, STRIPES):
-        if row < x.shape[0] and lane_0 + i < y.shape[0]:
-            y[lane_0 + i, feature[row]] = tile[cuda.threadIdx.x, i]
 
 
 @helper

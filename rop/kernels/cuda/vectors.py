@@ -157,14 +157,6 @@ def finite(x: Vector, partial: Vector):
 
 # -------------------------------------------------------------------------------------------------------------- updates
 @kernel(per_number("y"))
-def fill(y: Vector, value: Number):
-    """y = value."""
-    i = cuda.grid(1)
-    if i < y.size:
-        y[i] = value
-
-
-@kernel(per_number("y"))
 def scale(y: Vector, x: Vector, factor: Number):
     """y = factor·x; y may be x."""
     i = cuda.grid(1)
