@@ -253,6 +253,24 @@ def per_row(parameter: str) -> Grid:
     return grid
 
 
+# -------------------------------------------------------------------------------------------------- what all files need
+@helper
+def put(y0, y1, y2, row, column, value0, value1, value2):
+    """The orders that are wanted."""
+    if wants_0:
+        y0[row, column] = value0
+    if wants_1:
+        y1[row, column] = value1
+    if wants_2:
+        y2[row, column] = value2
+
+
+@helper
+def add_to(out, place, value, add):
+    """A number of a gradient: alone, or added to what an earlier use of the same parameter has left."""
+    out[place] = value + (out[place] if add != 0 else real(0))
+
+
 @helper
 def position():
     """Row and lane of this thread."""

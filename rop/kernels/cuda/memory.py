@@ -12,6 +12,7 @@ from rop.kernels.cuda.compile import (
     Indices,
     Matrix,
     Vector,
+    add_to,
     blocks_of,
     by_order,
     helper,
@@ -62,11 +63,8 @@ def collect(out0: Vector, out1: Vector, out2: Vector, partial0: Matrix, partial1
     i = cuda.grid(1)
     if i < partial0.shape[1]:
         if wants_0:
-            before = out0[base + i] if add != 0 else real(0)
-            out0[base + i] = before + slice_total(partial0, i)
+            add_to(out0, base + i, slice_total(partial0, i), add)
         if wants_1:
-            before = out1[base + i] if add != 0 else real(0)
-            out1[base + i] = before + slice_total(partial1, i)
+            add_to(out1, base + i, slice_total(partial1, i), add)
         if wants_2:
-            before = out2[base + i] if add != 0 else real(0)
-            out2[base + i] = before + slice_total(partial2, i)
+            add_to(out2, base + i, slice_total(partial2, i), add)
