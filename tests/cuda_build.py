@@ -131,6 +131,7 @@ class Resources:
     stack: int
     spills: int
     doubles: tuple[str, ...]  # instructions on float64, at most three of them
+    atomics: tuple[str, ...]  # updates whose order is a matter of chance, likewise
 
 
 def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
@@ -148,9 +149,14 @@ def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
         return int(found[1]) if found else 0
 
     spills = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
-    doubles = [line.strip() for line in ptx.splitlines() if re.match(r"\s*(@\S+\s+)?[a-z][\w.]*\.f64\b", line)]
-    return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                     number(r"(\d+) bytes stack frame"), spills, tuple(doubles[:3]))  # fmt: skip
+    return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes stack frame"),
+                     spills, instructions(ptx, r"[\w.]*\.f64\b"), instructions(ptx, r"(atom|red)\."))  # fmt: skip
+
+
+def instructions(ptx: str, pattern: str) -> tuple[str, ...]:
+    """The first three instructions of a kind."""
+    found = [line.strip() for line in ptx.splitlines() if re.match(rf"\s*(@\S+\s+)?(?=[a-z]){pattern}", line)]
+    return tuple(found[:3])
 
 
 # ------------------------------------------------------------------------------------------------------------------

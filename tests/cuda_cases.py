@@ -723,7 +723,7 @@ def _sums(terms: Array) -> Array:
     return np.array([terms[block == b].sum(axis=0) for b in range(PARTIAL)])
 
 
-@case("vectors.moments")
+@case("sums.moments")
 def moments_case(s: Setting) -> Case:
     u, v = s.numbers(N, seed=1), s.numbers(N, seed=2)
     a, b = u.astype(np.float64), v.astype(np.float64)
@@ -735,13 +735,13 @@ def _partial(s: Setting, terms: Array, exact: bool = False, **arguments: Any) ->
     return Case({**arguments, "partial": np.full(PARTIAL, np.nan, s.real)}, {"partial": _sums(terms)}, exact=exact)
 
 
-@case("vectors.distance")
+@case("sums.distance")
 def distance_case(s: Setting) -> Case:
     u, v = s.numbers(N, seed=1), s.numbers(N, seed=2)
     return _partial(s, (u.astype(np.float64) - 0.5 * v) ** 2, u=u, v=v, factor=0.5)
 
 
-@case("vectors.differences")
+@case("sums.differences")
 def differences_case(s: Setting) -> Case:
     u = s.numbers(N, seed=1)
     v = u.copy()
@@ -749,7 +749,7 @@ def differences_case(s: Setting) -> Case:
     return _partial(s, (u != v).astype(np.float64), exact=True, u=u, v=v)
 
 
-@case("vectors.finite")
+@case("sums.finite")
 def finite_case(s: Setting) -> Case:
     x = s.numbers(N, seed=1)
     x[300] = np.inf
@@ -757,27 +757,27 @@ def finite_case(s: Setting) -> Case:
         return _partial(s, x.astype(np.float64) * 0, exact=True, x=x)
 
 
-@case("vectors.scale")
+@case("transfer.scale")
 def scale_case(s: Setting) -> Case:
     x = s.numbers(300, seed=1)
     return Case({"y": np.full(300, np.nan, s.real), "x": x, "factor": 0.75}, {"y": 0.75 * x.astype(np.float64)})
 
 
-@case("vectors.axpy")
+@case("transfer.axpy")
 def axpy_case(s: Setting) -> Case:
     y, x = s.numbers(300, seed=1), s.numbers(300, seed=2)
     expected = y.astype(np.float64) + 0.75 * x
     return Case({"y": y, "x": x, "factor": 0.75}, {"y": expected}, frozenset({"y"}))
 
 
-@case("vectors.plain")
+@case("descent.plain")
 def plain_case(s: Setting) -> Case:
     w, g, h = (s.numbers(300, seed=seed) for seed in range(3))
     expected = w.astype(np.float64) - 0.5 * (g.astype(np.float64) + 0.25 * h)
     return Case({"w": w, "g": g, "h": h, "factor": 0.25, "rate": 0.5}, {"w": expected}, frozenset({"w"}))
 
 
-@case("vectors.sgd")
+@case("descent.sgd")
 def sgd_case(s: Setting) -> Case:
     w, velocity, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     p = g.astype(np.float64) + 0.25 * h + 0.125 * w
@@ -787,7 +787,7 @@ def sgd_case(s: Setting) -> Case:
     return Case({**arguments, "decay": 0.125, "nesterov": 1}, expected, frozenset(expected))
 
 
-@case("vectors.adam")
+@case("descent.adam")
 def adam_case(s: Setting) -> Case:
     w, mean, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     squares = np.abs(s.numbers(300, seed=5))

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import cuda_table
-from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, missing, specs, start_session
+from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, instructions, missing, specs, start_session
 
 if missing() is not None:
     pytest.skip(str(missing()), allow_module_level=True)
@@ -37,8 +37,18 @@ def test_resources(spec: Spec) -> None:
         assert needs.registers <= REGISTERS
         assert needs.registers * found.threads <= REGISTER_FILE
         assert needs.shared <= STATIC_SHARED
+        assert not needs.atomics, f"a result that depends on chance: {needs.atomics}"
         if spec.precision == "float32":
             assert not needs.doubles, f"float64 in a float32 kernel on {capability}: {needs.doubles}"
+
+
+def test_what_is_forbidden_is_recognised() -> None:
+    """In a line of its own, behind a predicate, with whatever comes after; not in names of registers."""
+    ptx = "\tadd.f32 \t%f64, %f1;\n\t@%p1 atom.global.add.f32 %f1, [%rd1], %f2;\n red.shared.add.u32 [%r1], 1;\n"
+    assert [line.split()[-5:] for line in instructions(ptx, r"(atom|red)\.")] == [
+        ["@%p1", "atom.global.add.f32", "%f1,", "[%rd1],", "%f2;"], ["red.shared.add.u32", "[%r1],", "1;"]]  # fmt: skip
+    assert not instructions(ptx, r"[\w.]*\.f64\b")
+    assert instructions(ptx + "\tcvt.rn.f64.s64 \t%fd1, %rd1;", r"[\w.]*\.f64\b") == ("cvt.rn.f64.s64 \t%fd1, %rd1;",)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -75,13 +75,13 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "bilinear", "bias_gradient", {"orders": EVERY}, "sum0 = sum1 = sum2 = real(0)\n    lost0",
         "sum0 = sum1 = sum2 = 0.0\n    lost0", Kind.FLOAT64),
     "barrier of a block's sum": (
-        "vectors", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
+        "sums", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
         "            buffer[thread] += buffer[thread + step]\n", Kind.RACE),
     "barrier that half of the threads miss": (
-        "vectors", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
+        "sums", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
         "            buffer[thread] += buffer[thread + step]\n            cuda.syncthreads()\n", Kind.BARRIER),
     "barrier before the buffer is used again": (
-        "vectors", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n",
+        "sums", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n",
         Kind.RACE),
     "barrier of a transposed tile": (
         "memory", "load", {}, "    cuda.syncthreads()\n    for i in range(cuda.threadIdx.y, WARP, STRIPES):\n"

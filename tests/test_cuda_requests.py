@@ -6,6 +6,7 @@ tests/on_device/conftest.py demands the same of every kernel that is launched th
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,14 @@ def test_every_kernel_is_asked_for_and_has_a_case() -> None:
     """A kernel that nobody launches, and a case of a kernel that is not there, are left over from something."""
     assert set(factories()) == set(CASES)
     assert not [kernel for kernel, options in specialisations().items() if not options]
+
+
+def test_kernels_are_in_the_same_files_on_both_devices() -> None:
+    """But for what makes products, loops and mathematics of a CPU, and what makes launches and sums of a GPU."""
+    kernels = Path(rop.__file__).parent / "kernels"
+    cpu, cuda = ({file.stem for file in (kernels / device).glob("*.py")} for device in ("cpu", "cuda"))
+    assert cpu - cuda == {"gemm", "interpreter", "mathematics", "vector"}
+    assert cuda - cpu == {"compile", "sums"}
 
 
 def test_every_option_is_asked_for() -> None:

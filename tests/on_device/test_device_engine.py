@@ -122,6 +122,27 @@ def test_blocks_of_vectors(cuda: Any, order: Any) -> None:
     same(result, expected)
 
 
+def test_arrays_of_other_packages(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has the interface goes through Numba's own conversion (which the simulator has not)."""
+
+    class Foreign:
+        def __init__(self, values: np.ndarray) -> None:
+            self.array = cuda.to_device(values)
+            self.__cuda_array_interface__ = {"shape": values.shape, "typestr": values.dtype.str, "data": (0, False)}
+
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda foreign: foreign.array, raising=False)
+    f, on_cpu = mlp(device="cuda"), mlp()
+    w, v = point(f.net, 0), direction(f.net, 0)
+    expected, jet = on_cpu.jet(w, v), f.jet(Foreign(w), Foreign(v))
+    for name in ("grad", "hvp", "r2"):
+        assert on_device(getattr(jet, name))
+        same(getattr(jet, name), getattr(expected, name))
+    block = np.asfortranarray(np.stack([v, w], axis=1))
+    same(f.at(Foreign(w)).hvp(Foreign(block)), on_cpu.at(w).hvp(block))
+    found = rop.eigen.power(f.at(w), v0=Foreign(v[:, None]), maxiter=1)
+    assert on_device(found.vectors) and found.hvps == 1
+
+
 def test_results_belong_to_the_user(cuda: Any) -> None:
     """A later call does not change an earlier result."""
     f = mlp(device="cuda")

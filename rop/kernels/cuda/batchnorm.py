@@ -36,7 +36,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.sums import added, block_sum
 from rop.layers import batchnorm as layer
 
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)

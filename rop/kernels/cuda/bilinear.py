@@ -39,7 +39,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.sums import added, block_sum
 
 
 @dataclass(frozen=True)

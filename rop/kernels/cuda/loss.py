@@ -33,7 +33,7 @@ from rop.kernels.cuda.compile import (
 )
 from rop.kernels.cuda.elementwise import output_1, output_2
 from rop.kernels.cuda.softmax import along, exponentials, inner_products, per_pixel, place, tilt_2
-from rop.kernels.cuda.vectors import block_sum
+from rop.kernels.cuda.sums import block_sum
 from rop.layers import elementwise
 
 sigmoid = formula(elementwise.sigmoid)

@@ -29,7 +29,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import stripe_largest, stripe_sum
+from rop.kernels.cuda.sums import stripe_largest, stripe_sum
 from rop.layers import softmax as layer
 
 tilt_2 = formula(layer.tilt_2)
