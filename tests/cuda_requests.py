@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 import rop
-from rop.layers import ACTIVATIONS, LOSSES
+from rop.layers import ACTIVATIONS, LOSSES, elementwise
 from tests.cases import bell
 from tests.zoo import Shape
 
@@ -95,7 +95,7 @@ def steep(x: float, slope: float) -> tuple[float, float, float, float]:
 
 
 def samples() -> dict[str, list[tuple[Any, Shape]]]:
-    """Layers of one input, with the options that choose their kernels, and the shape of that input."""
+    """Layers of one input, with the options that their kernels depend on, and the shape of that input."""
     return {
         "Linear": [(rop.Linear(3, 2), VECTOR), (rop.Linear(70, 70), WIDE)],
         "Conv2d": [(rop.Conv2d(2, 2, 2), IMAGE)],
@@ -118,6 +118,11 @@ def samples() -> dict[str, list[tuple[Any, Shape]]]:
 
 OWN = (rop.Elementwise(square), rop.Elementwise(steep, 0.5), rop.Elementwise(bell, 2.0, 3.0))  # no, one, two parameters
 JOINS: dict[str, Any] = {"Add": rop.Add, "Concat": rop.Concat}
+
+
+def is_own(options: Options) -> bool:
+    """Whether a kernel is that of a user's own activation."""
+    return "of" in options and options["of"].__module__ != elementwise.__name__
 
 
 def networks() -> Iterator[Network]:
@@ -175,5 +180,5 @@ def specialisations() -> dict[str, list[Options]]:
     ordered = sorted(requested(), key=lambda request: (request[0], str(request[1])))
     return {
         name: [{}] if factory.names is no_options else [dict(options) for kernel, options in ordered if kernel == name]
-        for name, factory in factories().items()
+        for name, factory in sorted(factories().items())
     }

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from rop.devices import obstacle
-from rop.layers import elementwise
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
 
@@ -37,9 +36,9 @@ def examined() -> Iterator[None]:
     """Whatever a test launches is among the kernels that are compiled, assembled and executed as PTX elsewhere. (Only a
     user's own activation cannot be.)"""
     yield
-    from tests.cuda_requests import factories, specialisations
+    from tests.cuda_requests import factories, is_own, specialisations
 
     for kernel, factory in factories().items():
         for made in factory.made.values():
-            own = getattr(made.options.get("of"), "__module__", elementwise.__name__) != elementwise.__name__
-            assert own or made.options in specialisations()[kernel], f"{made.title} is not in tests/cuda_requests.py"
+            known = is_own(made.options) or made.options in specialisations()[kernel]
+            assert known, f"{made.title} is not in tests/cuda_requests.py"
