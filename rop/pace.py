@@ -9,7 +9,8 @@ import time
 FIRST = 4               # calls with threads before the other way is tried
 TRIAL = 3               # calls of a trial; the first one wakes threads that sleep, and does not count
 BETWEEN = 20            # times as long as a trial took the better way goes on before the other one is tried again
-NEW = 0.25              # weight of a new measurement in the average
+NEW = 0.25              # weight of a new measurement in the average,
+MOST = 2.0              # which counts as at most so many times the average: a single interruption does not decide
 PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
 
 
@@ -37,8 +38,8 @@ class Pace:
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
         self._warm = time.perf_counter() - self._ended < PAUSE
-        if not self._warm and self._trial is None:      # the machine may have changed meanwhile
-            self._calls, self._seconds = FIRST, 0.0
+        if not self._warm and self._trial is None and not self._way:        # what was in the way may be gone
+            self._trial = []
         return self._way != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
@@ -49,10 +50,12 @@ class Pace:
             if len(self._trial) == TRIAL:
                 self._decide(sum(self._trial[1:]) / (TRIAL - 1))
             return
+        usual = seconds if self._usual is None else self._usual
+        seconds = min(seconds, MOST * usual)
         self._calls -= 1
         self._seconds -= seconds
         if self._warm:
-            self._usual = seconds if self._usual is None else self._usual + NEW * (seconds - self._usual)
+            self._usual = usual + NEW * (seconds - usual)
         slower = self._usual is not None and self._usual > self._other      # than the other way was when it was tried
         if (self._calls <= 0 and self._seconds <= 0) or slower:
             self._trial = []

@@ -26,7 +26,7 @@ from rop.commands.common import FAILED, OK, USAGE
 from rop.kernels.cpu import elementwise
 from rop.layers import LAYERS, LOSSES
 from rop.lowering import LOWERINGS
-from rop.lowering.bilinear import Products
+from rop.lowering.bilinear import ConvProducts
 from rop.lowering.elementwise import Activation
 from rop.lowering.loss import LossOperation
 from tests.zoo import labels, normal
@@ -374,12 +374,12 @@ def test_a_wrong_term_of_a_convolution(
     weights: str, spoilt: set[Any], torch: bool, reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W¹ replaced by W⁰ in the products of real convolutions (those of the stand itself are 1×1)."""
-    original = getattr(Products, weights)
+    original = getattr(ConvProducts, weights)
 
     def wrong(self: Any, plan: Any, j: int, direction: int, group: int) -> Any:
         return original(self, plan, 0 if self.geometry.taps > 1 else j, direction, group)
 
-    monkeypatch.setattr(Products, weights, wrong)
+    monkeypatch.setattr(ConvProducts, weights, wrong)
     found = checked("Conv2d")
     assert spoilt <= wrong_rows(found) and (TO_INPUT, 0) not in wrong_rows(found)
     assert checked("Linear").ok

@@ -31,7 +31,7 @@ from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
 from rop.layers.relu import Rectifier
 from rop.lowering.batchnorm import BatchNormOperation
-from rop.lowering.bilinear import Products
+from rop.lowering.bilinear import ConvProducts, LinearProducts
 from rop.lowering.data import data
 from rop.lowering.elementwise import Activation
 from rop.lowering.linear_maps import AveragePool, Concatenation, add_up, flatten, in_order
@@ -46,8 +46,8 @@ __all__ = ["Plan", "emit_outputs", "emit_pass", "lower", "outline", "result_spac
 Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
 
 LOWERINGS: dict[type[Layer], Lowering] = {
-    Linear: lambda plan, node, layer, x: plan.add(Products(plan, node, layer, x[0])),
-    Conv2d: lambda plan, node, layer, x: plan.add(Products(plan, node, layer, x[0])),
+    Linear: lambda plan, node, layer, x: plan.add(LinearProducts(plan, node, layer, x[0])),
+    Conv2d: lambda plan, node, layer, x: plan.add(ConvProducts(plan, node, layer, x[0])),
     Rectifier: lambda plan, node, layer, x: rectifier(plan, node, layer, x[0]),
     Elementwise: lambda plan, node, layer, x: plan.add(Activation(plan, layer, x[0])),
     MaxPool2d: lambda plan, node, layer, x: plan.add(MaxPool(plan, node, layer, x[0])),

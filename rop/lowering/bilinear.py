@@ -9,9 +9,10 @@ import numpy as np
 
 from rop.graph import Node
 from rop.kernels.cpu import bilinear, select
-from rop.kernels.cpu.gemm import DOT_COLUMNS, PANEL, SPAN
+from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, PANEL, SPAN
 from rop.kernels.cpu.vector import BLOCK
 from rop.layers import Conv2d, Linear
+from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry
 from rop.lowering.plan import Operation, Plan, Slot, Value
 from rop.program import Buffer, Code, Operand, Ref
@@ -46,32 +47,34 @@ def packed(index: np.ndarray) -> np.ndarray:
 
 
 class Products(Operation):
-    """Linear and Conv2d."""
+    """Linear and Conv2d: what both have in common. How the gradient of W is made is each one's own business."""
 
-    def __init__(self, plan: Plan, node: Node, layer: Linear | Conv2d, x: Value):
-        self.layer, self.source, shape = layer, x, plan.shapes[node]
+    layer: Linear | Conv2d
+    groups = 1
+    forward_layout = backward_layout = IN_PANELS         # how W lies for y = W x and for Wᵀ δ
+
+    def __init__(self, plan: Plan, layer: Linear | Conv2d, x: Value, shape: Shape, geometry: Geometry):
+        self.layer, self.source, self.geometry = layer, x, geometry
         self.reads(x)
         x.flow.product_uses += 1
-        if isinstance(layer, Conv2d):
-            self.groups, self.rows, self.inputs = layer.groups, layer.out_channels, layer.in_channels
-            padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])
-            image = (x.shape[1] + 2 * x.border[0], x.shape[2] + 2 * x.border[1])
-            self.geometry = Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride, padding,
-                                     layer.dilation)
-        else:
-            self.groups, self.rows, self.inputs = 1, layer.out_features, layer.in_features
-            self.geometry = Geometry((1, 1), (1, 1))
-        self.pixels, self.image_pixels = math.prod(self.geometry.output), math.prod(self.geometry.image)
+        self.pixels, self.image_pixels = math.prod(geometry.output), math.prod(geometry.image)
         self.group_rows, self.group_inputs = self.rows // self.groups, self.inputs // self.groups
-        self.fan = self.geometry.taps * self.group_inputs
+        self.fan = geometry.taps * self.group_inputs
         self.weight_at = plan.graph.offset(layer, "weight")
         self.bias_at = plan.graph.offset(layer, "bias") if layer.bias else None
         self.y = plan.value(shape, frozenset({0, 1} | ({2} if x.levels & {1, 2} else set())), True)
         self.relu = False                                # set when a ReLU disappears into this product
         self.tied = sum(other.layer is layer for other in plan.graph.nodes) > 1
-        self.is_wide = isinstance(layer, Linear) and not self.tied and self.rows * self.fan >= WIDE
-        self.direct = self.is_wide and x.row_order is None           # W can be used as it lies in w
         self._tables: dict[str, Any] = {}
+
+    @property
+    def rows(self) -> int:
+        """Outputs (of a pixel)."""
+        raise NotImplementedError
+
+    @property
+    def inputs(self) -> int:
+        raise NotImplementedError
 
     # Weights: where they lie in w, and as panels. ---------------------------------------------------------------------
     def weight_index(self) -> np.ndarray:
@@ -83,37 +86,30 @@ class Products(Operation):
         return index
 
     def _pack(self, plan: Plan) -> None:
-        """Panels for the forward product (unless W is used as it lies) and for the input gradient."""
+        """Panels for the forward product and for the input gradient, where W is not used as it lies."""
         index = self.weight_index()
-        self.forward_at = self.backward_at = plan.sizes["packed"]
-        if not self.direct:
-            plan.reserve("packed", index.size)
+        if self.forward_layout == IN_PANELS:
+            self.forward_at = plan.reserve("packed", index.size)
             plan.pack_index += [packed(one.reshape(len(one), -1)) for one in index]
-        if not (plan.gradients and self.source.needs_gradient):
-            return
-        if self.direct:
-            self.backward_at = plan.reserve("panels", index.size)
-            return
+        if self.backward_layout == IN_PANELS and plan.gradients and self.source.needs_gradient:
+            self._pack_backward(plan, index)
+
+    def _pack_backward(self, plan: Plan, index: np.ndarray) -> None:
         self.backward_at = plan.reserve("packed", index.size)
         back = index[:, :, self.geometry.reversed_tap(np.arange(self.geometry.taps))]
         plan.pack_index += [packed(one.transpose(2, 1, 0).reshape(self.group_inputs, -1)) for one in back]
 
     def _forward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
-        """Order j of the weights as the forward product wants them: as they lie, or in panels."""
-        if self.direct:
-            return plan.parameter(j, direction, self.weight_at)
-        return plan.panel("packed", j, direction, self.forward_at + group * self.group_rows * self.fan)
+        """Order j of the weights as the forward product wants them."""
+        if self.forward_layout == IN_PANELS:
+            return plan.panel("packed", j, direction, self.forward_at + group * self.group_rows * self.fan)
+        return plan.parameter(j, direction, self.weight_at)
 
     def _backward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
-        """Order j of the transposed weights, in panels."""
-        space = "panels" if self.direct else "packed"
-        return plan.panel(space, j, direction, self.backward_at + group * self.group_rows * self.fan)
-
-    def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.direct and k < 2 and plan.gradients and self.source.needs_gradient:
-            code.split(SLICES, bilinear.pack_transposed, w=plan.parameter(k, direction, self.weight_at),
-                       y=self._backward_weights(plan, k, direction, 0),
-                       rows=self.rows, columns=self.fan, part=Ref("number", 0, 1), parts=SLICES)
+        """Order j of the transposed weights."""
+        if self.backward_layout == IN_PANELS:
+            return plan.panel("packed", j, direction, self.backward_at + group * self.group_rows * self.fan)
+        return plan.parameter(j, direction, self.weight_at)
 
     # Layout of the gradients. -----------------------------------------------------------------------------------------
     def plan_gradients(self, plan: Plan) -> None:
@@ -124,33 +120,12 @@ class Products(Operation):
         self._pack(plan)
         if not plan.gradients:
             return
-        x = self.source
         if self.bias_at is not None:
             self.bias_share = plan.partial(self.bias_at + np.arange(self.rows), not plan.first_use(self.layer, "bias"))
-        if self.is_wide:
-            self._plan_wide(plan)
-            return
-        self.merged = (self.groups == 1 and self.inputs < DOT_COLUMNS and self.geometry.padding == (0, 0)
-                       and self.geometry.dilation[1] == 1)
-        one_group = self.groups == 1
-        self.output_blocks = plan.buffer(self.y.rows) if one_group and self.pixels > 1 and self.fan > REGROUP else None
-        self.input_blocks = (plan.buffer(x.rows, x.levels)
-                             if one_group and self.image_pixels > 1 and not self.merged else None)
-        index = self.weight_index().transpose(0, 2, 3, 1).ravel()                # D[group][(tap, channel), row]
-        self.weight_share = plan.partial(index, not plan.first_use(self.layer, "weight"))
+        self._plan_weight_gradient(plan)
 
-    def _plan_wide(self, plan: Plan) -> None:
-        """xᵀ of each tile, its rows an odd number of blocks apart, so that they do not share cache sets; and a place
-        for the gradient, unless it can go straight to w's order (whole blocks of columns only)."""
-        per_block = BLOCK // plan.itemsize
-        self.columns = (-(-self.fan // per_block) | 1) * per_block
-        self.transposed = plan.buffer(self.columns, self.source.levels)
-        self.wide_at: int | None = None
-        if not self.direct or self.fan % per_block:
-            self.wide_at = plan.reserve("batch", self.rows * self.columns)
-            index = np.full((self.rows, self.columns), plan.graph.size)          # beyond w: a place for padding
-            index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
-            plan.slots.append(Slot(self.wide_at, index.ravel(), False))
+    def _plan_weight_gradient(self, plan: Plan) -> None:
+        raise NotImplementedError
 
     # Tables, made once. -----------------------------------------------------------------------------------------------
     def _table(self, name: str, make: Callable[[Plan], Any], plan: Plan) -> Any:
@@ -173,19 +148,6 @@ class Products(Operation):
                                self.group_rows, plan.lane_bytes if self.groups == 1 else -1)
         return plan.tables.bounded(rows, owner, self.image_pixels)
 
-    def _dot_groups(self, plan: Plan) -> tuple[int, int]:
-        """Groups of lane dots: (first j, number of j, pairs of pixels, number of pairs), one per tap or row of taps."""
-        pixel_in, pixel_out, tap = self.geometry.triples()
-        width = self.geometry.kernel[1] if self.merged else 1
-        groups = []
-        for first in range(0, self.geometry.taps, width):
-            mine = tap == first
-            pairs = np.stack([pixel_out[mine], pixel_in[mine]], axis=1)
-            if self.geometry.taps == self.pixels == self.image_pixels == 1:      # blocks of lanes take their place
-                pairs = np.arange(plan.lane_bytes // BLOCK)[:, None].repeat(2, axis=1)
-            groups.append([first * self.group_inputs, width * self.group_inputs, plan.tables.put(pairs), len(pairs)])
-        return plan.tables.put(groups), len(groups)
-
     # Passes. ----------------------------------------------------------------------------------------------------------
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         """y_k = Σ_j W_j x_{k−j} + b_k."""
@@ -201,15 +163,11 @@ class Products(Operation):
             terms = [(self._forward_weights(plan, j, direction, group),
                       plan.at(x.buffer, i, group * self.group_inputs)) for j, i in factors]
             code.tile(bilinear.products, c=plan.at(self.y.buffer, k, row), c_step=self.rows * plan.lane_bytes,
-                      pixels=self.pixels, rows=self.group_rows, fan=self.fan, packed=int(not self.direct),
+                      pixels=self.pixels, rows=self.group_rows, fan=self.fan, layout=self.forward_layout,
                       lane_bytes=plan.lane_bytes, bounds=self._table("forward", self._forward_bounds, plan),
                       bias=bias.plus(row * bias_step), bias_step=bias_step, relu=int(self.relu and k == 0),
                       mask=plan.at(self.y.buffer, 0, row) if self.relu and k > 0 else 0,
                       terms=len(terms), **_factors(terms, 2))
-        if plan.gradients and self.is_wide and k in x.levels:
-            counting = self._table("counting", lambda plan: plan.tables.put(np.arange(self.fan)), plan)
-            code.tile(bilinear.transpose, y=plan.at(self.transposed, k), y_step=self.columns * plan.itemsize,
-                      x=plan.at(x.buffer, k), index=counting, rows=self.fan, lanes=plan.lanes)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if self.delta is not self.g:
@@ -218,13 +176,170 @@ class Products(Operation):
         if self.bias_at is not None and code.wanted:
             code.tile(bilinear.bias_gradient, d=plan.share(self.bias_share, code.slot), g=plan.at(self.delta, k),
                       rows=self.rows, pixels=self.pixels, lane_bytes=plan.lane_bytes)
-        if not self.is_wide:
-            self._weight_gradient(plan, code, k)
+        self._weight_gradient(plan, code, k)
         if self.h[0] is not None:
             self._input_gradient(plan, code, k, direction, self.h[0])
 
     def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
         """Σ_j δ_j x_{k−j} of a tile."""
+        raise NotImplementedError
+
+    def _input_gradient(self, plan: Plan, code: Code, k: int, direction: int, h: Buffer) -> None:
+        """h_k = Σ_j W_jᵀ δ_{k−j}, through the ReLU that went into x."""
+        masked = self.source.flow.masked_by_user
+        for group in range(self.groups):
+            channel = group * self.group_inputs
+            terms = [(self._backward_weights(plan, j, direction, group),
+                      plan.at(self.delta, k - j, group * self.group_rows)) for j in (0, 1) if k - j >= 0]
+            code.tile(bilinear.products, c=plan.at(h, k, channel), c_step=self.inputs * plan.lane_bytes,
+                      pixels=self.image_pixels, rows=self.group_inputs, fan=self.geometry.taps * self.group_rows,
+                      layout=self.backward_layout, lane_bytes=plan.lane_bytes,
+                      bounds=self._table("back", self._backward_bounds, plan), bias=Ref("zeros", 0, 0), bias_step=0,
+                      relu=0, mask=plan.at(self.source.buffer, 0, channel) if masked else 0,
+                      terms=len(terms), **_factors(terms, 2))
+
+
+class LinearProducts(Products):
+    """Linear. The gradient of W is a matrix product, too, with xᵀ as its second factor: of each tile, or of wide layers
+    over all tiles at once."""
+
+    layer: Linear
+
+    def __init__(self, plan: Plan, node: Node, layer: Linear, x: Value):
+        self.layer = layer
+        super().__init__(plan, layer, x, plan.shapes[node], Geometry((1, 1), (1, 1)))
+        is_large = self.rows * self.fan >= WIDE
+        self.is_wide = is_large and not self.tied
+        if x.row_order is None:
+            self.forward_layout = BY_ROWS
+            self.backward_layout = IN_PANELS if is_large else BY_COLUMNS
+
+    @property
+    def rows(self) -> int:
+        return self.layer.out_features
+
+    @property
+    def inputs(self) -> int:
+        return self.layer.in_features
+
+    @property
+    def _transposes(self) -> bool:
+        """Whether panels for the input gradient are made by transposing W as it lies, which is faster for long rows."""
+        return self.is_wide and self.forward_layout == BY_ROWS
+
+    def _pack_backward(self, plan: Plan, index: np.ndarray) -> None:
+        if self._transposes:
+            self.backward_at = plan.reserve("panels", index.size)
+        else:
+            super()._pack_backward(plan, index)
+
+    def _backward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
+        if self._transposes:
+            return plan.panel("panels", j, direction, self.backward_at)
+        return super()._backward_weights(plan, j, direction, group)
+
+    def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        if self._transposes and k < 2 and plan.gradients and self.source.needs_gradient:
+            code.split(SLICES, bilinear.pack_transposed, w=plan.parameter(k, direction, self.weight_at),
+                       y=self._backward_weights(plan, k, direction, 0),
+                       rows=self.rows, columns=self.fan, part=Ref("number", 0, 1), parts=SLICES)
+
+    def _plan_weight_gradient(self, plan: Plan) -> None:
+        """Room for xᵀ of each tile, for long rows an odd number of blocks, so that they do not share cache sets; and
+        for the gradient, unless it can go straight to w's order (whole blocks of columns only)."""
+        per_block = BLOCK // plan.itemsize
+        blocks = -(-self.fan // per_block)
+        self.columns = (blocks | 1 if self.is_wide else blocks) * per_block
+        self.transposed = plan.buffer(self.columns, self.source.levels)
+        index = np.full((self.rows, self.columns), plan.graph.size)              # beyond w: padding
+        index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
+        self.wide_at: int | None = None
+        if not self.is_wide:
+            self.weight_share = plan.partial(index.ravel(), not plan.first_use(self.layer, "weight"))
+        elif self.source.row_order is not None or self.fan % per_block:
+            self.wide_at = plan.reserve("batch", index.size)
+            plan.slots.append(Slot(self.wide_at, index.ravel(), False))
+
+    def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
+        super().forward(plan, code, k, direction)
+        if plan.gradients and k in self.source.levels:
+            counting = self._table("counting", lambda plan: plan.tables.put(np.arange(self.fan)), plan)
+            code.tile(bilinear.transpose, y=plan.at(self.transposed, k), y_step=self.columns * plan.itemsize,
+                      x=plan.at(self.source.buffer, k), index=counting, rows=self.fan, lanes=plan.lanes)
+
+    def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
+        if code.wanted and not self.is_wide:
+            whole = self._table("whole", lambda plan: plan.tables.put([0, 0, plan.lanes]), plan)
+            code.tile(bilinear.linear_weight_gradient, c=plan.share(self.weight_share, code.slot),
+                      c_step=self.columns * plan.itemsize, done=0, most=self.columns * plan.itemsize, segments=whole,
+                      count=self._table("one", lambda plan: plan.tables.put([1]), plan),
+                      **self._gradient_factors(plan, k, None, None))
+
+    def wide(self, plan: Plan, code: Code, k: int, direction: int, out: Ref) -> None:
+        """Σ_j δ_j x_{k−j} over all tiles, a span of columns per unit."""
+        if not self.is_wide:
+            return
+        if self.wide_at is None:
+            place, step = Ref(out.space, out.offset + self.weight_at * plan.itemsize, SPAN), self.fan * plan.itemsize
+        else:
+            place, step = Ref("batch", self.wide_at * plan.itemsize, SPAN), self.columns * plan.itemsize
+        factors = self._gradient_factors(plan, k, 0, SPAN)
+        code.split(-(-int(factors["columns"]) // SPAN), bilinear.linear_weight_gradient, c=place, c_step=step,
+                   done=Ref("number", 0, SPAN), most=SPAN, segments=Ref("tile_segments", 0, 0),
+                   count=Ref("tile_count", 0, 0), **factors)
+
+    def _gradient_factors(self, plan: Plan, k: int, delta_step: int | None, x_step: int | None) -> dict[str, Any]:
+        """What the gradient of a tile and that of all tiles have in common; steps are bytes from a unit to the next."""
+        terms = [(Ref(f"plane{j}", plan.at(self.delta, j).offset, delta_step),
+                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, x_step))
+                 for j in range(k + 1) if k - j in self.source.levels]
+        return {"rows": self.rows, "lane_bytes": plan.lane_bytes, "x_step": self.columns * plan.itemsize,
+                "columns": -(-self.fan * plan.itemsize // BLOCK) * BLOCK, "zeros": Ref("zeros", 0, 0),
+                "terms": len(terms), **_factors(terms, 3)}
+
+
+class ConvProducts(Products):
+    """Conv2d. The gradient of W is a sum of products of pixels, lane by lane."""
+
+    layer: Conv2d
+
+    def __init__(self, plan: Plan, node: Node, layer: Conv2d, x: Value):
+        self.layer, self.groups, shape = layer, layer.groups, plan.shapes[node]
+        padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])
+        image = (x.shape[1] + 2 * x.border[0], x.shape[2] + 2 * x.border[1])
+        super().__init__(plan, layer, x, shape, Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride,
+                                                         padding, layer.dilation))
+
+    @property
+    def rows(self) -> int:
+        return self.layer.out_channels
+
+    @property
+    def inputs(self) -> int:
+        return self.layer.in_channels
+
+    def _plan_weight_gradient(self, plan: Plan) -> None:
+        x, one_group = self.source, self.groups == 1
+        self.merged = (one_group and self.inputs < DOT_COLUMNS and self.geometry.padding == (0, 0)
+                       and self.geometry.dilation[1] == 1)
+        self.output_blocks = plan.buffer(self.y.rows) if one_group and self.pixels > 1 and self.fan > REGROUP else None
+        self.input_blocks = (plan.buffer(x.rows, x.levels)
+                             if one_group and self.image_pixels > 1 and not self.merged else None)
+        index = self.weight_index().transpose(0, 2, 3, 1).ravel()                # D[group][(tap, channel), row]
+        self.weight_share = plan.partial(index, not plan.first_use(self.layer, "weight"))
+
+    def _dot_groups(self, plan: Plan) -> tuple[int, int]:
+        """Groups of lane dots: (first j, number of j, pairs of pixels, number of pairs), one per tap or row of taps."""
+        pixel_in, pixel_out, tap = self.geometry.triples()
+        width = self.geometry.kernel[1] if self.merged else 1
+        groups = []
+        for first in range(0, self.geometry.taps, width):
+            mine = tap == first
+            pairs = np.stack([pixel_out[mine], pixel_in[mine]], axis=1)
+            groups.append([first * self.group_inputs, width * self.group_inputs, plan.tables.put(pairs), len(pairs)])
+        return plan.tables.put(groups), len(groups)
+
+    def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
         x = self.source
         if self.output_blocks is not None:
             code.tile(bilinear.regroup_outputs, y=plan.at(self.output_blocks, k), x=plan.at(self.delta, k),
@@ -241,42 +356,10 @@ class Products(Operation):
             terms = [(plan.at(outputs, j, group * self.group_rows), plan.at(inputs, i, group * self.group_inputs))
                      for j, i in factors]
             place = plan.share(self.weight_share, code.slot, group * self.group_rows * self.fan)
-            code.tile(bilinear.weight_gradient, d=place, rows=self.group_rows, terms=len(terms), groups=groups,
+            code.tile(bilinear.conv_weight_gradient, d=place, rows=self.group_rows, terms=len(terms), groups=groups,
                       group_count=count, lane_bytes=plan.lane_bytes, a_rows=self.rows, a_pixels=self.pixels,
                       a_grouped=int(self.output_blocks is not None), b_rows=self.inputs, b_pixels=self.image_pixels,
                       b_grouped=int(self.input_blocks is not None), **_factors(terms, 3))
-
-    def _input_gradient(self, plan: Plan, code: Code, k: int, direction: int, h: Buffer) -> None:
-        """h_k = Σ_j W_jᵀ δ_{k−j}, through the ReLU that went into x."""
-        masked = self.source.flow.masked_by_user
-        for group in range(self.groups):
-            channel = group * self.group_inputs
-            terms = [(self._backward_weights(plan, j, direction, group),
-                      plan.at(self.delta, k - j, group * self.group_rows)) for j in (0, 1) if k - j >= 0]
-            code.tile(bilinear.products, c=plan.at(h, k, channel), c_step=self.inputs * plan.lane_bytes,
-                      pixels=self.image_pixels, rows=self.group_inputs, fan=self.geometry.taps * self.group_rows,
-                      packed=1, lane_bytes=plan.lane_bytes, bounds=self._table("back", self._backward_bounds, plan),
-                      bias=Ref("zeros", 0, 0), bias_step=0, relu=0,
-                      mask=plan.at(self.source.buffer, 0, channel) if masked else 0,
-                      terms=len(terms), **_factors(terms, 2))
-
-    def wide(self, plan: Plan, code: Code, k: int, direction: int, out: Ref) -> None:
-        """Σ_j δ_j x_{k−j} over all tiles, a span of columns per unit."""
-        if not self.is_wide:
-            return
-        terms = [(Ref(f"plane{j}", plan.at(self.delta, j).offset, 0),
-                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, SPAN))
-                 for j in range(k + 1) if k - j in self.source.levels]
-        if self.wide_at is None:
-            place, step = Ref(out.space, out.offset + self.weight_at * plan.itemsize, SPAN), self.fan * plan.itemsize
-        else:
-            place, step = Ref("batch", self.wide_at * plan.itemsize, SPAN), self.columns * plan.itemsize
-        columns = -(-self.fan * plan.itemsize // BLOCK) * BLOCK
-        code.split(-(-columns // SPAN), bilinear.wide_weight_gradient, c=place, c_step=step, rows=self.rows,
-                   lane_bytes=plan.lane_bytes, done=Ref("number", 0, SPAN), columns=columns,
-                   x_step=self.columns * plan.itemsize,
-                   tiles=Ref("tile_segments", 0, 0), tile_count=Ref("tile_count", 0, 0), zeros=Ref("zeros", 0, 0),
-                   terms=len(terms), **_factors(terms, 3))
 
 
 def _factors(terms: list[tuple[Ref, Ref]], most: int) -> dict[str, Operand]:

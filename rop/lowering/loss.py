@@ -16,6 +16,9 @@ class LossOperation(Operation):
         self.y = Value((), frozenset(), True, Buffer(0, {}), 0, 0)
         self.probability = plan.buffer(x.rows, (0,)) if isinstance(layer, CrossEntropy) else None
 
+    def plan_rooms(self, plan: Plan) -> None:
+        self.weights = plan.buffer(self.x[0].pixels, (0,))
+
     def plan_backward(self, plan: Plan) -> None:
         if self.x[0].needs_gradient:
             self.plan_gradients(plan)
@@ -27,13 +30,13 @@ class LossOperation(Operation):
         assert g is not None
         common: dict[str, Operand] = {
             "g": plan.at(g, k), "energy": Ref(f"energy{k}"), "order": k, "weight": Ref("weight", 0, 0),
-            "samples": Ref("samples"), "scale": Ref("scale", 0, 0), "pixels": z.pixels, "rows": z.channels,
-            "lanes": plan.lanes, "scratch": Ref("scratch")}
+            "samples": Ref("samples"), "scale": Ref("scale", 0, 0), "omega": plan.at(self.weights, 0),
+            "pixels": z.pixels, "rows": z.channels, "lanes": plan.lanes}
         dense, labels = Ref("dense", 0, 0), Ref("labels", 0, 0)
         if isinstance(self.layer, CrossEntropy):
             assert self.probability is not None
             code.tile(loss.cross_entropy, **common, p=plan.at(self.probability, 0), **plan.orders("z", z, k),
-                      labels=labels, dense=dense)
+                      labels=labels, dense=dense, scratch=Ref("scratch"))
         elif isinstance(self.layer, NLL):
             code.tile(loss.negative_log_likelihood, **common, z0=plan.order(z, 0), labels=labels)
         elif isinstance(self.layer, MSE):

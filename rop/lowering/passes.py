@@ -9,7 +9,7 @@ import numpy as np
 from rop.kernels.cpu import memory
 from rop.lowering.bilinear import SLICES
 from rop.lowering.loss import LossOperation
-from rop.lowering.plan import Partial, Plan
+from rop.lowering.plan import FAMILIES, Family, Partial, Plan
 from rop.program import Code, Operand, Ref
 
 SMALL = 6000                # numbers that are not worth dividing among threads
@@ -79,17 +79,26 @@ def _emit_results(plan: Plan, code: Code, k: int, direction: int, slot: int, out
     for operation in plan.operations:
         operation.wide(plan, code, k, direction, out)
     code.barrier()
-    for add in (False, True):
-        pieces: list[tuple[Ref, Operand, Operand, np.ndarray]] = [
-            (Ref("batch", piece.at * plan.itemsize, 0), 0, plan.tables.put([1]), piece.index)
-            for piece in plan.slots if piece.add == add]
-        if plan.partial_index[add]:
-            share = plan.share(Partial(0, add), slot)
-            pieces.append((Ref(share.space, share.offset, 0), Ref("partial_step", 0, 0), Ref("tile_count", 0, 0),
-                           np.concatenate(plan.partial_index[add])))
-        for partial, step, tiles, index in pieces:
-            parts = SLICES if index.size > SMALL and not add else 1
-            code.split(parts, memory.collect, out=out, partial=partial, step=step, tiles=tiles,
-                       index=plan.tables.put(index), count=index.size, add=int(add), part=Ref("number", 0, 1),
-                       parts=parts)
+    one = plan.tables.put([1])
+    for family in FAMILIES:
+        for piece in plan.slots:
+            if (piece.add, plan.in_runs(piece.index)) == family:
+                _collect(plan, code, family, piece.index, out=out, partial=Ref("batch", piece.at * plan.itemsize, 0),
+                         step=0, tiles=one)
+        if plan.partial_index[family]:
+            share = plan.share(Partial(0, family), slot)
+            _collect(plan, code, family, np.concatenate(plan.partial_index[family]), out=out,
+                     partial=Ref(share.space, share.offset, 0), step=Ref("partial_step", 0, 0),
+                     tiles=Ref("tile_count", 0, 0))
     code.barrier()
+
+
+def _collect(plan: Plan, code: Code, family: Family, index: np.ndarray, **places: Operand) -> None:
+    """Sums over tiles to their places in w."""
+    parts = SLICES if index.size > SMALL and not family.add else 1
+    common: dict[str, Operand] = {**places, "add": int(family.add), "part": Ref("number", 0, 1), "parts": parts}
+    if family.in_runs:
+        runs = plan.runs(index)
+        code.split(parts, memory.collect_runs, runs=plan.tables.put(runs), count=len(runs), **common)
+    else:
+        code.split(parts, memory.collect, index=plan.tables.put(index), count=index.size, **common)

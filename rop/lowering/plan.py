@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -65,12 +65,23 @@ class Slot:
     add: bool                                # a second use of tied parameters
 
 
+class Family(NamedTuple):
+    """Partial sums that are collected together: a second use of tied parameters or not, in long runs of w or not."""
+
+    add: bool
+    in_runs: bool
+
+
+FAMILIES = tuple(Family(add, in_runs) for add in (False, True) for in_runs in (False, True))
+LONG_RUN = 8                # numbers on average from which it pays to move runs of w instead of single numbers
+
+
 @dataclass(frozen=True)
 class Partial:
-    """A piece of the parameters' gradient that each tile has a share of."""
+    """A piece of the parameters' gradient that each tile has a share of: where it starts in its family."""
 
     at: int
-    add: bool
+    family: Family
 
 
 class Plan:
@@ -85,7 +96,7 @@ class Plan:
         self.plane_rows = dict.fromkeys(ORDERS, 0)
         self.scratch_rows = 3
         self.sizes = dict.fromkeys(("batch", "packed", "panels", "sums", "channels", "totals", "state"), 0)
-        self.partial_index: dict[bool, list[np.ndarray]] = {False: [], True: []}      # by Partial.add
+        self.partial_index: dict[Family, list[np.ndarray]] = {family: [] for family in FAMILIES}
         self.pack_index: list[np.ndarray] = []
         self.slots: list[Slot] = []
         self.normalisations: list[Any] = []  # the batchnorm operations
@@ -130,10 +141,26 @@ class Plan:
         return y
 
     def partial(self, index: np.ndarray, add: bool) -> Partial:
-        """A place in each tile's partial sums for numbers that belong to these positions of w."""
-        start = sum(map(len, self.partial_index[add]))
-        self.partial_index[add].append(index)
-        return Partial(start, add)
+        """A place in each tile's partial sums for numbers that belong to these positions of w; those beyond w belong
+        nowhere."""
+        family = Family(add, self.in_runs(index))
+        start = self._partial_count(family)
+        self.partial_index[family].append(index)
+        return Partial(start, family)
+
+    def _partial_count(self, *families: Family) -> int:
+        return sum(len(index) for family in families for index in self.partial_index[family])
+
+    def runs(self, index: np.ndarray) -> np.ndarray:
+        """Runs of consecutive positions of w: where each starts in the index, where in w, and its length."""
+        starts = np.flatnonzero(np.diff(index, prepend=-2) != 1)
+        lengths = np.diff(starts, append=index.size)
+        return np.stack([starts, index[starts], lengths], axis=1)[index[starts] < self.graph.size]
+
+    def in_runs(self, index: np.ndarray) -> bool:
+        """Whether an index is made of long runs."""
+        runs = self.runs(index)
+        return len(runs) == 1 or bool(runs[:, 2].sum() >= LONG_RUN * len(runs))
 
     @property
     def zero_rows(self) -> int:
@@ -151,7 +178,7 @@ class Plan:
 
     @property
     def partial_size(self) -> int:
-        return sum(len(index) for add in (False, True) for index in self.partial_index[add])
+        return self._partial_count(*FAMILIES)
 
     def first_use(self, layer: Layer, key: str) -> bool:
         """Whether this parameter is met for the first time (otherwise it is tied)."""
@@ -207,7 +234,7 @@ class Plan:
 
     def share(self, partial: Partial, slot: int, offset: int = 0) -> Ref:
         """A tile's share of a piece of the gradient, for the result that is collected from this slot."""
-        before = sum(map(len, self.partial_index[False])) if partial.add else 0
+        before = self._partial_count(*FAMILIES[:FAMILIES.index(partial.family)])
         return Ref(f"partial{slot}", (before + partial.at + offset) * self.itemsize)
 
     def packing(self) -> tuple[int, int]:

@@ -6,7 +6,18 @@ add up to it; which ones, the program says (at most three, structural zeros left
 from __future__ import annotations
 
 from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop
-from rop.kernels.cpu.gemm import DOT_COLUMNS, DOT_ROWS, PANEL, SEGMENT, SPAN, lane_dots, multiply, share, store_sums
+from rop.kernels.cpu.gemm import (
+    BY_COLUMNS,
+    BY_ROWS,
+    DOT_COLUMNS,
+    DOT_ROWS,
+    PANEL,
+    SEGMENT,
+    lane_dots,
+    multiply,
+    share,
+    store_sums,
+)
 from rop.kernels.cpu.memory import reals, transpose_rows
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_function
 
@@ -15,34 +26,35 @@ PACK_COLUMNS = 16           # at least as many as a panel has
 
 
 @kernel
-def products(c, c_step, pixels, rows, fan, packed, lane_bytes, bounds, bias, bias_step, relu, mask, terms,
+def products(c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bias_step, relu, mask, terms,
              a0, b0, a1, b1):
-    """C (pixel, row, lane) = bias + Σ_terms A (row, fan) B (fan, lane). bounds[p] is the address of the segments of
-    pixel p; pixels of C are c_step bytes apart. With ``relu`` negative results become 0; with ``mask``, an array that
-    lies like C, so do those where it is ≤ 0."""
+    """C (pixel, row, lane) = bias + Σ_terms A (row, fan) B (fan, lane), A in one of the layouts of gemm.py. bounds[p]
+    is the address of the segments of pixel p; pixels of C are c_step bytes apart. With ``relu`` negative results become
+    0; with ``mask``, an array that lies like C, so do those where it is ≤ 0."""
+    a_step = (rows if layout == BY_COLUMNS else fan) * itemsize
     for p in range(pixels):
         first = peek(bounds + 8 * p)
         count = (peek(bounds + 8 * p + 8) - first) // SEGMENT
-        multiply(c + p * c_step, lane_bytes, rows, fan * itemsize, packed, lane_bytes, lane_bytes, bias, bias_step,
+        multiply(c + p * c_step, lane_bytes, rows, a_step, layout, lane_bytes, lane_bytes, bias, bias_step,
                  relu, mask + p * c_step if mask != 0 else 0, terms, a0, b0, a1, b1, a1, b1, first, count)
 
 
 @kernel
-def weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-                    a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
-    """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
-    lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
+def linear_weight_gradient(c, c_step, rows, lane_bytes, done, columns, most, x_step, segments, count, zeros, terms,
+                           a0, b0, a1, b1, a2, b2):
+    """C (row, fan) = Σ_terms Σ_lanes g (row, lane) xᵀ (lane, fan), a matrix product over the lanes of a tile or, with a
+    segment for each, of ``count`` tiles (the address of their number): then the sums over tiles stay in registers.
+    ``columns`` are the bytes of a row of C in whole blocks; this unit has at most ``most`` of those after ``done``."""
+    multiply(c, c_step, rows, lane_bytes, BY_ROWS, min(most, columns - done), x_step, zeros, 0, 0, 0, terms,
+             a0, b0, a1, b1, a2, b2, segments, peek(count))
 
 
 @kernel
-def wide_weight_gradient(c, c_step, rows, lane_bytes, done, columns, x_step, tiles, tile_count, zeros, terms,
-                         a0, b0, a1, b1, a2, b2):
-    """Some columns of C (row, fan) = Σ_terms Σ_tiles Σ_lanes g (row, lane) xᵀ (lane, fan): for wide layers this is a
-    matrix product over all lanes of all tiles, and the sums over tiles stay in registers. ``columns`` are the bytes of
-    all columns in whole blocks, ``done`` those before this unit's."""
-    multiply(c, c_step, rows, lane_bytes, 0, min(SPAN, columns - done), x_step, zeros, 0, 0, 0, terms,
-             a0, b0, a1, b1, a2, b2, tiles, peek(tile_count))
+def conv_weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
+                         a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+    """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
+    lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
+              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
 
 
 def _emit_row_sums(e: Emitter, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:
@@ -110,12 +122,12 @@ def regroup_inputs(y, x, pixels, rows, lane_bytes):
 
 @kernel
 def transpose(y, y_step, x, index, rows, lanes):
-    """y (lane, row) from x (row, lane), for wide weight gradients; index counts 0, 1, 2, …"""
-    width = VECTOR // itemsize
-    if rows >= width:
-        transpose_rows(y, y_step, x, lanes * itemsize, index, lanes, rows - rows % width)
+    """y (lane, row) from x (row, lane), for weight gradients of linear layers; index counts 0, 1, 2, …"""
+    if rows >= VECTOR // itemsize:
+        transpose_rows(y, y_step, x, lanes * itemsize, index, lanes, rows)
+        return
     source = reals(x, rows * lanes)
-    for row in range(rows - rows % width, rows):
+    for row in range(rows):
         for lane in range(lanes):
             reals(y + lane * y_step + row * itemsize, 1)[0] = source[row * lanes + lane]
 

@@ -23,6 +23,8 @@ DOT_ROWS = 4                             # DOT_ROWS × DOT_COLUMNS sums + DOT_CO
 DOT_COLUMNS = 6 if LONG_VECTORS else 3
 L1 = 49152 if LONG_VECTORS else 32768    # bytes of cache that the blocks of a lane dot may fill
 SEGMENT = 24                             # bytes: first j, byte offset in B, length
+# How A (row, j) lies: row after row, column after column, or in panels [j][row in the panel].
+BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)
 
 
 def _term(e: Emitter, index: Any, addresses: tuple[Any, ...]) -> Any:
@@ -78,17 +80,17 @@ def _panel(e: Emitter, rows, lanes, c, c_step, bias, relu, mask, terms, a0, b0, 
                 e.store(e.b.select(off, zero, value), e.at(c, place))
 
 
-def _emit_panel(e: Emitter, rows, packed, span, *rest) -> None:
-    """One version per number of rows and bytes of lanes; in a packed panel the strides of A are constants, which short
-    sums notice."""
+def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
+    """One version per number of rows and bytes of lanes, and one for rows of A that are ``adjacent``: a constant stride,
+    which short sums notice."""
     c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count, row_step, column_step, b_step = rest
     head = (c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count)
 
     def version(m: int, constant: int, size: int):
-        strides = (const(e.size), const(e.size * m)) if constant else (row_step, column_step)
-        return lambda: _panel(e, m, range(0, size, VECTOR), *head, *strides, b_step)
+        step = const(e.size) if constant else row_step
+        return lambda: _panel(e, m, range(0, size, VECTOR), *head, step, column_step, b_step)
 
-    asked = e.at(rows, e.b.mul(packed, const(16)), span)
+    asked = e.at(rows, e.b.mul(adjacent, const(16)), span)
     e.switch(asked, {m + 16 * constant + size: version(m, constant, size)
                      for m in range(1, PANEL + 1) for constant in (0, 1) for size in {BLOCK, SPAN}})
 
@@ -103,21 +105,21 @@ def share(parts, index, total):
 
 
 @helper
-def multiply(c, c_step, rows, a_step, packed, lane_bytes, b_step, bias, bias_step, relu, mask, terms,
+def multiply(c, c_step, rows, a_step, layout, lane_bytes, b_step, bias, bias_step, relu, mask, terms,
              a0, b0, a1, b1, a2, b2, segments, count):
-    """C (rows, lanes) = bias + Σ_terms A B over the given segments. A is packed in panels [j][row] of a_step·rows
-    bytes, or row-major with rows a_step bytes apart."""
+    """C (rows, lanes) = bias + Σ_terms A B over the given segments. a_step is the bytes from a row of A to the next, or
+    from a column to the next if it lies BY_COLUMNS; in panels, what a row takes."""
     panels = (rows + PANEL - 1) // PANEL
-    span = SPAN if lane_bytes % SPAN == 0 else BLOCK
     k = 0
     for index in range(panels):
         m = share(panels, index, rows)
-        a = k * a_step
+        a = k * (itemsize if layout == BY_COLUMNS else a_step)
+        column_step = itemsize if layout == BY_ROWS else a_step if layout == BY_COLUMNS else m * itemsize
         place = k * c_step
-        for t in range(0, lane_bytes, span):
-            panel(m, packed, span, c + place + t, c_step, bias + bias_step * k, relu,
-                  mask + place + t if mask != 0 else 0, terms, a0 + a, b0 + t, a1 + a, b1 + t, a2 + a, b2 + t,
-                  segments, count, a_step, itemsize, b_step)
+        for t in range(0, lane_bytes, SPAN):
+            panel(m, 0 if layout == BY_ROWS else 1, min(SPAN, lane_bytes - t), c + place + t, c_step,
+                  bias + bias_step * k, relu, mask + place + t if mask != 0 else 0, terms,
+                  a0 + a, b0 + t, a1 + a, b1 + t, a2 + a, b2 + t, segments, count, a_step, column_step, b_step)
         k += m
 
 
@@ -198,11 +200,10 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
     by; if they do not fit for all terms together, terms are taken one by one and added up in D instead of in registers,
     and so are blocks of lanes if one term is still too much.
     A and B lie as (pixel, row, lane), or grouped: (block of rows, block of lanes, pixel, row in the block, lane in the
-    block). Of one pixel (linear layers) the blocks of lanes take the place of pixels."""
-    linear = a_pixels == 1 and b_pixels == 1 and group_count == 1
-    blocks = 1 if linear else lane_bytes // BLOCK
+    block)."""
+    blocks = lane_bytes // BLOCK
     size = (DOT_ROWS * a_pixels + DOT_COLUMNS * b_pixels) * lane_bytes
-    together = linear or terms * size <= L1
+    together = terms * size <= L1
     apart = blocks if a_grouped and b_grouped and size > L1 else 1
     columns = peek(groups + 8)
     panels = (columns + DOT_COLUMNS - 1) // DOT_COLUMNS
@@ -210,13 +211,13 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
         m = min(DOT_ROWS, rows - k)
         a = k * (a_pixels if a_grouped else 1) * lane_bytes
         a_row, a_block = (BLOCK, m * a_pixels * BLOCK) if a_grouped else (lane_bytes, BLOCK)
-        a_pixel = BLOCK if linear else m * BLOCK if a_grouped else a_rows * lane_bytes
+        a_pixel = m * BLOCK if a_grouped else a_rows * lane_bytes
         j = 0
         for index in range(panels):
             n = share(panels, index, columns)
             b = j * (b_pixels if b_grouped else 1) * lane_bytes
             b_row, b_block = (BLOCK, n * b_pixels * BLOCK) if b_grouped else (lane_bytes, BLOCK)
-            b_pixel = BLOCK if linear else n * BLOCK if b_grouped else b_rows * lane_bytes
+            b_pixel = n * BLOCK if b_grouped else b_rows * lane_bytes
             for part in range(1 if together else terms * apart):
                 term = part // apart
                 a_term = a + part % apart * a_block + (a0 if term == 0 else a1 if term == 1 else a2)

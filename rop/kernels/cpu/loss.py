@@ -1,7 +1,8 @@
 """Losses: the seed g of the backward pass at each order, and the energies E⁰, E¹, E².
 
 Targets lie in the user's order (sample, class, pixel) and are looked up by the samples of the tile. A lane whose sample
-is negative is padding and has weight 0. ``scale`` is the address of 1/total (or 1), a float64.
+is negative is padding and has weight 0. ``scale`` is the address of 1/total (or 1), a float64. Order 0 leaves the
+weights of the lanes in ``omega`` (pixel, lane) for the orders after it.
 """
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.elementwise import output_1, output_2
-from rop.kernels.cpu.mathematics import vector_math
+from rop.kernels.cpu.mathematics import log, vector_math
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.softmax import softmax_order
 from rop.layers import elementwise
@@ -19,14 +20,16 @@ softplus = formula(elementwise.softplus, vector_math)
 
 
 @helper
-def lane_weights(omega, weight, samples, scale, pixels, pixel):
-    """omega (lane) = scale · weight of the sample's pixel, 0 for padding."""
-    lanes = omega.size
-    sample = integers(samples, lanes)
-    factor = doubles(scale, 1)[0]
-    value = reals(weight, 1 << 40)
-    for t in range(lanes):
-        omega[t] = real(factor * value[sample[t] * pixels + pixel]) if sample[t] >= 0 else real(0)
+def lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes):
+    """The weights of a pixel's lanes: at order 0, scale · weight of the sample, 0 for padding."""
+    row = reals(omega + pixel * lanes * itemsize, lanes)
+    if order == 0:
+        sample = integers(samples, lanes)
+        factor = doubles(scale, 1)[0]
+        value = reals(weight, 1 << 40)
+        for t in range(lanes):
+            row[t] = real(factor * value[sample[t] * pixels + pixel]) if sample[t] >= 0 else real(0)
+    return row
 
 
 @helper
@@ -52,9 +55,16 @@ def _weigh_from(g, p, omega):
             g[start + t] = p[start + t] * omega[t]
 
 
+@loop
+def _logarithms(s):
+    for t in range(s.size):
+        s[t] = log(s[t])
+
+
 @helper
-def _class_energy(g, z, p, labels, dense, samples, scale, omega, pixels, pixel, rows):
-    """Subtracts q from g and returns −⟨q, log p⟩, for the lanes of one pixel."""
+def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixel, rows):
+    """Subtracts q from g and returns −⟨q, log p⟩, for the lanes of one pixel. With r = max z and s = log Σ e^(z − r),
+    −log p = (r − z) + s, also where p has underflowed."""
     lanes = omega.size
     sample = integers(samples, lanes)
     factor = doubles(scale, 1)[0]
@@ -65,48 +75,37 @@ def _class_energy(g, z, p, labels, dense, samples, scale, omega, pixels, pixel, 
         if labels != 0:
             c = integers(labels, 1 << 40)[sample[t] * pixels + pixel] * lanes + t
             g[c] -= omega[t]
-            energy -= omega[t] * log_probability(z, p, c, t, lanes)
+            energy += omega[t] * (r[t] - z[c] + s[t])
         else:
             for row in range(rows):
                 q = real(factor * target(dense, sample[t], rows, pixels, row, pixel))
                 g[row * lanes + t] -= q
                 if q != 0:
-                    energy -= q * log_probability(z, p, row * lanes + t, t, lanes)
+                    energy += q * (r[t] - z[row * lanes + t] + s[t])
     return energy
 
 
-@helper
-def log_probability(z, p, c, t, lanes):
-    """log p of entry c of lane t. Small probabilities are taken from z, because p may have underflowed."""
-    if p[c] > real(1e-4):
-        return np.log(p[c])
-    best = t
-    for i in range(t, z.size, lanes):
-        if z[i] > z[best]:
-            best = i
-    return np.log(p[best]) + z[c] - z[best]
-
-
 @kernel
-def cross_entropy(g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, pixels, rows, lanes, scratch):
+def cross_entropy(g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes,
+                  scratch):
     """g_k = ω p_k (− q at order 0) with p = softmax(z); order 0 is kept in p."""
     n = rows * lanes
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
-    omega = reals(scratch + 2 * lanes * itemsize, lanes)
     total = 0.0
     for pixel in range(pixels):
         o = pixel * n * itemsize
         seed, probability = reals(g + o, n), reals(p + o, n)
-        lane_weights(omega, weight, samples, scale, pixels, pixel)
+        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         if order == 0:
             z = reals(z0 + o, n)
             softmax_order(probability, 0, probability, z, z, z, r, s)
-            _weigh_from(seed, probability, omega)
-            total += _class_energy(seed, z, probability, labels, dense, samples, scale, omega, pixels, pixel, rows)
+            _weigh_from(seed, probability, factors)
+            _logarithms(s)
+            total += _class_energy(seed, z, r, s, labels, dense, samples, scale, factors, pixels, pixel, rows)
         else:
             softmax_order(seed, order, probability, reals(z0 + o, n), reals(z1 + o, n), reals(z2 + o, n), r, s)
-            _weigh(seed, omega)
+            _weigh(seed, factors)
     if order == 0:
         doubles(energy, 1)[0] = total
 
@@ -118,33 +117,31 @@ def _clear(y):
 
 
 @kernel
-def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale, pixels, rows, lanes, scratch):
+def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale, omega, pixels, rows, lanes):
     """E = −Σ ω z_label, linear in z: g is 0 from order 1 on."""
     n = rows * lanes
-    omega = reals(scratch, lanes)
     sample = integers(samples, lanes)
     total = 0.0
     _clear(reals(g, n * pixels))
     if order > 0:
         return
     for pixel in range(pixels):
-        lane_weights(omega, weight, samples, scale, pixels, pixel)
+        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         for t in range(lanes):
             if sample[t] >= 0:
                 c = (pixel * rows + integers(labels, 1 << 40)[sample[t] * pixels + pixel]) * lanes + t
-                reals(g, n * pixels)[c] = -omega[t]
-                total -= omega[t] * reals(z0, n * pixels)[c]
+                reals(g, n * pixels)[c] = -factors[t]
+                total -= factors[t] * reals(z0, n * pixels)[c]
     doubles(energy, 1)[0] = total
 
 
 @kernel
-def squared_error(g, energy, order, z, dense, weight, samples, scale, pixels, rows, lanes, scratch):
+def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pixels, rows, lanes):
     """g_0 = 2ω (z − t), g_k = 2ω z_k; z is the output's order k."""
-    omega = reals(scratch, lanes)
     sample = integers(samples, lanes)
     total = 0.0
     for pixel in range(pixels):
-        lane_weights(omega, weight, samples, scale, pixels, pixel)
+        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         for row in range(rows):
             o = (pixel * rows + row) * lanes * itemsize
             seed, value = reals(g + o, lanes), reals(z + o, lanes)
@@ -152,20 +149,19 @@ def squared_error(g, energy, order, z, dense, weight, samples, scale, pixels, ro
                 d = value[t]
                 if order == 0:
                     d -= target(dense, sample[t], rows, pixels, row, pixel)
-                    total += omega[t] * d * d
-                seed[t] = real(2) * omega[t] * d
+                    total += factors[t] * d * d
+                seed[t] = real(2) * factors[t] * d
     if order == 0:
         doubles(energy, 1)[0] = total
 
 
 @kernel
-def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, scale, pixels, rows, lanes, scratch):
+def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, scale, omega, pixels, rows, lanes):
     """E = Σ ω (log(1 + e^z) − t z); g is ω times the jet of sigmoid(z) (− t at order 0)."""
-    omega = reals(scratch, lanes)
     sample = integers(samples, lanes)
     total = 0.0
     for pixel in range(pixels):
-        lane_weights(omega, weight, samples, scale, pixels, pixel)
+        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         for row in range(rows):
             o = (pixel * rows + row) * lanes * itemsize
             seed, x0, x1, x2 = reals(g + o, lanes), reals(z0 + o, lanes), reals(z1 + o, lanes), reals(z2 + o, lanes)
@@ -173,12 +169,12 @@ def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, s
                 s, d1, d2, _ = sigmoid(x0[t])
                 if order == 0:
                     wanted = target(dense, sample[t], rows, pixels, row, pixel)
-                    total += omega[t] * (softplus(x0[t], real(1), real(1000))[0] - wanted * x0[t])
-                    seed[t] = omega[t] * (s - wanted)
+                    total += factors[t] * (softplus(x0[t], real(1), real(1000))[0] - wanted * x0[t])
+                    seed[t] = factors[t] * (s - wanted)
                 elif order == 1:
-                    seed[t] = omega[t] * output_1(d1, x1[t])
+                    seed[t] = factors[t] * output_1(d1, x1[t])
                 else:
-                    seed[t] = omega[t] * output_2(d1, d2, x1[t], x2[t])
+                    seed[t] = factors[t] * output_2(d1, d2, x1[t], x2[t])
     if order == 0:
         doubles(energy, 1)[0] = total
 

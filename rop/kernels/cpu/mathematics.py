@@ -1,7 +1,8 @@
 """``math`` for formulas: the same names as Python's module, written so that loops over lanes become vector code.
 
 exp and expm1 reduce x = n·ln 2 + r with |r| ≤ ln 2 / 2 and sum the Taylor series of e^r − 1 (7 terms give float32,
-13 give float64); tanh and the rest follow. Functions without a version here are Python's, one lane at a time.
+13 give float64); tanh follows. log takes x = 2ⁿ·m with m between √½ and √2 and sums the series of 2·artanh((m−1)/(m+1)).
+Functions without a version here are Python's, one lane at a time.
 """
 from __future__ import annotations
 
@@ -37,6 +38,39 @@ def _power_of_two(dtype: Any) -> Any:
 power_of_two = PerPrecision(_power_of_two)
 
 
+def _parts(dtype: Any) -> tuple[Any, Any]:
+    bits, mantissa, root = (32, 23, 0x3F3504F3) if dtype == np.float32 else (64, 52, 0x3FE6A09E667F3BCD)
+    integer = ir.IntType(bits)
+    shift = ir.Constant(integer, mantissa)
+    scalar = types.float32 if dtype == np.float32 else types.float64
+
+    def whole(builder: Any, number: Any) -> Any:
+        return builder.ashr(builder.sub(number, ir.Constant(integer, root)), shift)     # root: √½ by its bits
+
+    @intrinsic
+    def exponent(typingctx, x):
+        """The n with √½ ≤ x / 2ⁿ < √2, for a normal x > 0."""
+        def codegen(context, builder, signature, args):
+            number = builder.bitcast(args[0], integer)
+            return builder.sitofp(whole(builder, number), context.get_value_type(scalar))
+        return scalar(scalar), codegen
+
+    @intrinsic
+    def fraction(typingctx, x):
+        """x / 2ⁿ for that n."""
+        def codegen(context, builder, signature, args):
+            number = builder.bitcast(args[0], integer)
+            scaled = builder.sub(number, builder.shl(whole(builder, number), shift))
+            return builder.bitcast(scaled, context.get_value_type(scalar))
+        return scalar(scalar), codegen
+    return exponent, fraction
+
+
+_both = PerPrecision(_parts)
+exponent = PerPrecision(lambda dtype: _both.made(dtype)[0])
+fraction = PerPrecision(lambda dtype: _both.made(dtype)[1])
+
+
 def _series_float32(r):
     """e^r − 1 for |r| ≤ 0.35."""
     s = r * (1 / 5040) + 1 / 720
@@ -63,11 +97,33 @@ def _series_float64(r):
     return s * r * r + r
 
 
+def _artanh_float32(z):
+    """artanh(s)/s − 1 for z = s² ≤ 0.03."""
+    s = z * (1 / 11) + 1 / 9
+    s = s * z + 1 / 7
+    s = s * z + 1 / 5
+    return (s * z + 1 / 3) * z
+
+
+def _artanh_float64(z):
+    """artanh(s)/s − 1 for z = s² ≤ 0.03."""
+    s = z * (1 / 21) + 1 / 19
+    s = s * z + 1 / 17
+    s = s * z + 1 / 15
+    s = s * z + 1 / 13
+    s = s * z + 1 / 11
+    s = s * z + 1 / 9
+    s = s * z + 1 / 7
+    s = s * z + 1 / 5
+    return (s * z + 1 / 3) * z
+
+
 def _compiled(function: Any, dtype: Any, **bind: Any) -> Any:
     return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(with_literals(function, dtype), dtype, **bind))
 
 
 series = PerPrecision(lambda dtype: _compiled(_series_float32 if dtype == np.float32 else _series_float64, dtype))
+artanh = PerPrecision(lambda dtype: _compiled(_artanh_float32 if dtype == np.float32 else _artanh_float64, dtype))
 
 # x beyond which 2ⁿ leaves the normal numbers, and ln 2 in two parts, the first short enough for n·high to be exact
 _LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
@@ -76,6 +132,7 @@ _LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
 
 limits: Any = ()                # bound per precision: the numbers above
 infinity: Any = np.inf          # likewise: a float64 among float32 would make all that follows float64
+smallest: Any = 0.0             # likewise: the smallest normal number
 expm1: Any = None
 
 
@@ -106,10 +163,24 @@ def _tanh(x):
     return y if x >= 0 else -y
 
 
+def _log(x):
+    """For subnormal numbers, 2⁶⁰ is taken out first."""
+    _, _, ln2_high, ln2_low = limits
+    tiny = x < smallest
+    y = x * 1152921504606846976 if tiny else x
+    f = fraction(y) - 1
+    n = exponent(y) - (60 if tiny else 0)
+    s = f / (f + 2)
+    result = n * ln2_high + (2 * s + (2 * s * artanh(s * s) + n * ln2_low))
+    return (result if x < infinity else x) if x > 0 else -infinity if x == 0 else infinity - infinity
+
+
 def _functions(dtype: Any) -> dict[str, Any]:
-    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype]), "infinity": dtype(np.inf)}
+    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype]), "infinity": dtype(np.inf),
+            "smallest": np.finfo(dtype).tiny}
     expm1 = _compiled(_expm1, dtype, **bind)
-    return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1)}
+    return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1),
+            "log": _compiled(_log, dtype, **bind)}
 
 
 def _module(dtype: Any, original: pytypes.ModuleType = math) -> pytypes.ModuleType:
@@ -129,3 +200,4 @@ functions = PerPrecision(_functions)
 vector_math = PerPrecision(_module)
 versions = PerPrecision(_versions)      # of modules and functions, for ``scalar.compilable``
 exp = PerPrecision(lambda dtype: functions.made(dtype)["exp"])
+log = PerPrecision(lambda dtype: functions.made(dtype)["log"])

@@ -44,15 +44,15 @@ def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
         e.store(row, e.at(y, e.b.mul(y_step, const(i))))
 
 
-
 transpose_block = PerPrecision(vector_function(5, _emit_transpose))
 
 
 @helper
 def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
-    """y (rows, lanes) from x (lanes, rows), rows of x chosen by index. The last block overlaps the one before it."""
+    """y (rows, lanes) from x (lanes, rows), rows of x chosen by index. Blocks at the end overlap those before."""
     width = VECTOR // itemsize
-    for lane in range(0, lanes, width):
+    for t in range(0, lanes, width):
+        lane = min(t, lanes - width)
         for row in range(0, rows, width):
             start = min(row, rows - width)
             transpose_block(y + start * y_step + lane * itemsize, y_step, x + start * itemsize, x_step,
@@ -119,3 +119,32 @@ def collect(out, partial, step, tiles, index, count, add, part, parts):
     else:
         for i in range(n):
             target[place[i]] = total[i]
+
+
+def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:
+    """out[i] (+)= Σ_tiles x[tile][i] for i < count; tiles are ``step`` bytes apart."""
+    def block(i, _):
+        here = e.b.mul(i, const(VECTOR))
+        lanes = e.first_lanes(e.b.sub(count, e.b.mul(i, const(e.lanes))))
+        place = e.at(out, here)
+        before = e.b.select(e.b.icmp_signed("!=", add, const(0)), e.load_some(place, lanes), e.number(0))
+
+        def tile(t, total):
+            return [e.b.fadd(total[0], e.load_some(e.at(x, here, e.b.mul(t, step)), lanes))]
+        e.store_some(e.loop(tiles, [before], tile)[0], place, lanes)
+        return []
+    e.loop(e.b.sdiv(e.at(count, e.lanes - 1), const(e.lanes)), [], block)
+
+
+total_of_tiles = PerPrecision(vector_function(6, _emit_total))
+
+
+@kernel
+def collect_runs(out, partial, step, tiles, runs, count, add, part, parts):
+    """The same for partial sums of which long runs lie as in ``out``: ``runs`` has for each where it starts in the
+    partial sums, where in out, and its length."""
+    tile_count = integers(tiles, 1)[0]
+    table = integers(runs, 3 * count)
+    for run in range(count * part // parts, count * (part + 1) // parts):
+        total_of_tiles(out + table[3 * run + 1] * itemsize, partial + table[3 * run] * itemsize, step, tile_count,
+                       table[3 * run + 2], add)

@@ -65,6 +65,26 @@ class Emitter:
     def store(self, value: Any, address: Any) -> None:
         self.b.store(value, self.b.inttoptr(address, value.type.as_pointer())).align = self.size
 
+    def first_lanes(self, count: Any) -> Any:
+        """A truth value for every lane: whether its number is below ``count``."""
+        kind = ir.VectorType(I64, self.lanes)
+        several = self.b.insert_element(ir.Constant(kind, ir.Undefined), count, ir.Constant(I32, 0))
+        several = self.shuffle(several, several, [0] * self.lanes)
+        return self.b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), several)
+
+    def load_some(self, address: Any, lanes: Any) -> Any:
+        """The lanes that are wanted, zero for the others, whose memory is not touched."""
+        place = self.b.inttoptr(address, self.vector.as_pointer())
+        function = self._function(f"llvm.masked.load.{self.suffix}.p0", self.vector,
+                                  [place.type, I32, lanes.type, self.vector])
+        return self.b.call(function, [place, ir.Constant(I32, self.size), lanes, self.number(0)])
+
+    def store_some(self, value: Any, address: Any, lanes: Any) -> None:
+        place = self.b.inttoptr(address, self.vector.as_pointer())
+        function = self._function(f"llvm.masked.store.{self.suffix}.p0", ir.VoidType(),
+                                  [self.vector, place.type, I32, lanes.type])
+        self.b.call(function, [value, place, ir.Constant(I32, self.size), lanes])
+
     # ---------------------------------------------------------------------------------------- arithmetic
     def splat(self, scalar: Any) -> Any:
         undefined = ir.Constant(self.vector, ir.Undefined)

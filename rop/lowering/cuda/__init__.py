@@ -7,7 +7,7 @@ it is large: rows are (pixel, channel) as on the CPU, samples are side by side.
 from __future__ import annotations
 
 from rop.lowering.batchnorm import BatchNormOperation
-from rop.lowering.bilinear import Products
+from rop.lowering.bilinear import ConvProducts, LinearProducts
 from rop.lowering.cuda.batchnorm import EmitBatchNorm
 from rop.lowering.cuda.bilinear import EmitProducts
 from rop.lowering.cuda.code import Code, Emitter, Launch, Part, Rooms
@@ -29,7 +29,8 @@ __all__ = ["EMITTERS", "Launch", "Lowered", "Part", "Rooms"]
 
 EMITTERS: dict[type[Operation], type[Emitter]] = {
     InputOperation: EmitInput,
-    Products: EmitProducts,
+    LinearProducts: EmitProducts,
+    ConvProducts: EmitProducts,
     Activation: EmitActivation,
     Rectify: EmitRectify,
     MaxPool: EmitMaxPool,
