@@ -27,18 +27,13 @@ import numpy as np
 import pytest
 
 from tests.cuda_cases import Case, case_of
-from tests.cuda_requests import factories, specialisations
+from tests.cuda_requests import factories, specialisations, told
 from tests.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
 PRECISIONS = ("float32", "float64")
 # What a result may be off, relative to the largest number of the array.
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
-
-
-def told(value: Any) -> str:
-    """An option in a few letters."""
-    return "".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
 
 
 @dataclass(frozen=True)
@@ -50,7 +45,7 @@ class Spec:
     options: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
-        return "-".join([self.kernel, self.precision, *(f"{name}={told(value)}" for name, value in self.options)])
+        return "-".join([self.kernel, self.precision, *told(self.options)])
 
     def made(self) -> Any:
         """The kernel itself."""

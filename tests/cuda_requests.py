@@ -164,6 +164,13 @@ def factories() -> dict[str, Any]:
     return found
 
 
+def told(options: tuple[tuple[str, Any], ...]) -> list[str]:
+    """Options in a few letters each."""
+    values = (getattr(value, "__name__", value) for _, value in options)
+    texts = ("".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values)
+    return [f"{name}={text}" for (name, _), text in zip(options, texts, strict=True)]
+
+
 @cache
 def requested() -> frozenset[Request]:
     """What all passes over all networks ask for."""
@@ -177,7 +184,7 @@ def specialisations() -> dict[str, list[Options]]:
     """The options of every kernel: those that are asked for, or none where there is nothing to choose."""
     from rop.kernels.cuda.compile import no_options
 
-    ordered = sorted(requested(), key=lambda request: (request[0], str(request[1])))
+    ordered = sorted(requested(), key=lambda request: told(request[1]))  # the same in every process
     return {
         name: [{}] if factory.names is no_options else [dict(options) for kernel, options in ordered if kernel == name]
         for name, factory in sorted(factories().items())

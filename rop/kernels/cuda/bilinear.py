@@ -71,6 +71,7 @@ class Tile:
 
 TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
 ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1       # bound per tile
+left_2 = False                              # whether the left factor has an order 2, as δ has, but weights have not
 
 ALIGNED = None if SIMULATED else 16         # bytes: then vectors of four (two in float64) are loaded at once
 OPEN, RELU, MASK = 0, 1, 2                  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
@@ -151,7 +152,7 @@ def product_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = OR
     return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "left_2": False}
 
 
-adjoint = left_2 = False        # left_2: whether the left factor has an order 2, as δ has, but weights have not
+adjoint = False
 
 
 def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
