@@ -201,13 +201,13 @@ class Modules:
     """
 
     def __init__(self, problem: ModuleProblem, points: list[list[Tensor]], norm: Callable[..., Tensor]):
-        dtype = points[0][0].dtype
+        like = points[0][0]  # its precision and device, for buffers and the loss's weights too
         names = {id(tensor): name for name, tensor in problem.module.named_parameters()}
         self.names = [names[id(tensor)] for tensor in problem.traced.parameters]
         self.loss = copy.deepcopy(problem.torch_loss)
         if isinstance(self.loss, nn.Module):
-            self.loss.to(dtype)
-        self.fused = [copy.deepcopy(problem.module).to(dtype) for _ in points]
+            self.loss.to(like)
+        self.fused = [copy.deepcopy(problem.module).to(like) for _ in points]
         self.leaves = []
         for module, point in zip(self.fused, points, strict=True):
             named = dict(module.named_parameters())

@@ -8,7 +8,6 @@ takes about a second and there are hundreds; ``examined`` waits for one of them.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import multiprocessing
 import os
@@ -27,19 +26,14 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from tests.cuda_cases import EVERY, SPECIALISATIONS, Case, case_of
+from tests.cuda_cases import Case, case_of
+from tests.cuda_requests import factories, specialisations, told
 from tests.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
-FILES = ("batchnorm", "bilinear", "elementwise", "linear_maps", "loss", "memory", "select", "softmax", "vectors")
 PRECISIONS = ("float32", "float64")
 # What a result may be off, relative to the largest number of the array.
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
-
-
-def told(value: Any) -> str:
-    """An option in a few letters."""
-    return "".join(map(str, value)) if isinstance(value, tuple) else str(getattr(value, "__name__", value))
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Spec:
     options: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
-        return "-".join([self.kernel, self.precision, *(f"{name}={told(value)}" for name, value in self.options)])
+        return "-".join([self.kernel, self.precision, *told(self.options)])
 
     def made(self) -> Any:
         """The kernel itself."""
@@ -62,22 +56,13 @@ class Spec:
 
 
 def specs() -> list[Spec]:
-    """All of them in float32; in float64, where the code differs in nothing but the type, orders alone and together."""
+    """All that the engine asks for, in both precisions."""
     return [
         Spec(kernel, precision, tuple(options.items()))
-        for kernel, list_of_options in SPECIALISATIONS.items()
+        for kernel, list_of_options in specialisations().items()
         for options in list_of_options
         for precision in PRECISIONS
-        if precision == "float32" or options.get("orders", EVERY) in ((1,), EVERY)
     ]
-
-
-def factories() -> dict[str, Any]:
-    """Every kernel that there is, by name."""
-    for name in FILES:
-        importlib.import_module(f"rop.kernels.cuda.{name}")
-    found: dict[str, Any] = importlib.import_module("rop.kernels.cuda.compile").FACTORIES
-    return found
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -141,6 +126,7 @@ class Resources:
     stack: int
     spills: int
     doubles: tuple[str, ...]  # instructions on float64, at most three of them
+    atomics: tuple[str, ...]  # updates whose order is a matter of chance, likewise
 
 
 def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
@@ -158,9 +144,14 @@ def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
         return int(found[1]) if found else 0
 
     spills = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
-    doubles = [line.strip() for line in ptx.splitlines() if re.match(r"\s*(@\S+\s+)?[a-z][\w.]*\.f64\b", line)]
-    return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                     number(r"(\d+) bytes stack frame"), spills, tuple(doubles[:3]))  # fmt: skip
+    return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes stack frame"),
+                     spills, instructions(ptx, r"[\w.]*\.f64\b"), instructions(ptx, r"(atom|red)\."))  # fmt: skip
+
+
+def instructions(ptx: str, pattern: str) -> tuple[str, ...]:
+    """The first three instructions of a kind."""
+    found = [line.strip() for line in ptx.splitlines() if re.match(rf"\s*(@\S+\s+)?(?=[a-z]){pattern}", line)]
+    return tuple(found[:3])
 
 
 # ------------------------------------------------------------------------------------------------------------------

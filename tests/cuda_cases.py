@@ -1,8 +1,8 @@
-"""Every CUDA kernel: the specialisations that are tested, small ragged arguments for them, and what must come out.
+"""Every CUDA kernel: small ragged arguments for each of its specialisations, and what must come out.
 
 What must come out is computed in float64 with ``Jet``, truncated power series in the direction's parameter, on which
-the layers are written as plain mathematics: no rule of an order 1 or 2 is repeated here. ``test_cuda_compile`` and
-``test_cuda_ptx`` go through ``SPECIALISATIONS``, and demand that no kernel is missing in it.
+the layers are written as plain mathematics: no rule of an order 1 or 2 is repeated here. Which specialisations there
+are is known to ``cuda_requests``.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from rop.layers import elementwise
+from tests.cases import bell
+from tests.cuda_requests import EVERY, Options, Orders, steep
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Orders = tuple[int, ...]
-EVERY: Orders = (0, 1, 2)
 LANES = 64  # of a batch of BATCH samples: the last lanes are copies of the last sample that do not count
 BATCH = 41
 
@@ -252,7 +252,7 @@ def bias_gradient_case(s: Setting) -> Case:
 
 
 # ---- elementwise and select --------------------------------------------------------------------------------------
-PARAMETERS: dict[Any, tuple[float, ...]] = {elementwise.softplus: (1.5, 2.0)}
+PARAMETERS: dict[Any, tuple[float, ...]] = {elementwise.softplus: (1.5, 2.0), steep: (0.75,), bell: (2.0, 3.0)}
 
 
 def _activation(s: Setting) -> tuple[dict[str, Any], dict[int, Array], Jet, Jet, Jet]:
@@ -545,16 +545,6 @@ def bce_case(s: Setting) -> Case:
     return _loss(s, {**common, "dense": dense}, arrays, (sigmoid - t) * omega, energy, x)
 
 
-@case("loss.total")
-def total_case(s: Setting) -> Case:
-    arrays, e = s.jet(300, seed=1)
-    expected = np.full(3, np.nan)
-    for k in s.orders:
-        expected[k] = e.c[k].sum()
-    shares = named("energy", {k: arrays[k] for k in s.orders})
-    return Case({"result": np.full(3, np.nan, s.real), **shares}, {"result": expected})
-
-
 @case("loss.correct")
 def correct_case(s: Setting) -> Case:
     z = np.round(s.numbers(5, LANES, seed=1))  # with ties
@@ -709,15 +699,6 @@ def load_case(s: Setting) -> Case:
     return Case({"y": empty, "x": x, "samples": lanes, "feature": feature}, {"y": rows}, exact=True)
 
 
-@case("memory.store")
-def store_case(s: Setting) -> Case:
-    x = s.numbers(37, LANES, seed=1)
-    feature = np.random.default_rng(1).permutation(37).astype(np.int32)
-    expected = np.empty((BATCH, 37))
-    expected[:, feature] = x[:, :BATCH].T
-    return Case({"y": np.full((BATCH, 37), np.nan, s.real), "x": x, "feature": feature}, {"y": expected}, exact=True)
-
-
 @case("memory.collect")
 def collect_case(s: Setting) -> Case:
     arrays, partial = s.jet(6, 300, seed=1)
@@ -742,7 +723,7 @@ def _sums(terms: Array) -> Array:
     return np.array([terms[block == b].sum(axis=0) for b in range(PARTIAL)])
 
 
-@case("vectors.moments")
+@case("sums.moments")
 def moments_case(s: Setting) -> Case:
     u, v = s.numbers(N, seed=1), s.numbers(N, seed=2)
     a, b = u.astype(np.float64), v.astype(np.float64)
@@ -754,13 +735,13 @@ def _partial(s: Setting, terms: Array, exact: bool = False, **arguments: Any) ->
     return Case({**arguments, "partial": np.full(PARTIAL, np.nan, s.real)}, {"partial": _sums(terms)}, exact=exact)
 
 
-@case("vectors.distance")
+@case("sums.distance")
 def distance_case(s: Setting) -> Case:
     u, v = s.numbers(N, seed=1), s.numbers(N, seed=2)
     return _partial(s, (u.astype(np.float64) - 0.5 * v) ** 2, u=u, v=v, factor=0.5)
 
 
-@case("vectors.differences")
+@case("sums.differences")
 def differences_case(s: Setting) -> Case:
     u = s.numbers(N, seed=1)
     v = u.copy()
@@ -768,7 +749,7 @@ def differences_case(s: Setting) -> Case:
     return _partial(s, (u != v).astype(np.float64), exact=True, u=u, v=v)
 
 
-@case("vectors.finite")
+@case("sums.finite")
 def finite_case(s: Setting) -> Case:
     x = s.numbers(N, seed=1)
     x[300] = np.inf
@@ -776,32 +757,27 @@ def finite_case(s: Setting) -> Case:
         return _partial(s, x.astype(np.float64) * 0, exact=True, x=x)
 
 
-@case("vectors.fill")
-def fill_case(s: Setting) -> Case:
-    return Case({"y": np.full(300, np.nan, s.real), "value": 2.5}, {"y": np.full(300, 2.5)}, exact=True)
-
-
-@case("vectors.scale")
+@case("transfer.scale")
 def scale_case(s: Setting) -> Case:
     x = s.numbers(300, seed=1)
     return Case({"y": np.full(300, np.nan, s.real), "x": x, "factor": 0.75}, {"y": 0.75 * x.astype(np.float64)})
 
 
-@case("vectors.axpy")
+@case("transfer.axpy")
 def axpy_case(s: Setting) -> Case:
     y, x = s.numbers(300, seed=1), s.numbers(300, seed=2)
     expected = y.astype(np.float64) + 0.75 * x
     return Case({"y": y, "x": x, "factor": 0.75}, {"y": expected}, frozenset({"y"}))
 
 
-@case("vectors.plain")
+@case("descent.plain")
 def plain_case(s: Setting) -> Case:
     w, g, h = (s.numbers(300, seed=seed) for seed in range(3))
     expected = w.astype(np.float64) - 0.5 * (g.astype(np.float64) + 0.25 * h)
     return Case({"w": w, "g": g, "h": h, "factor": 0.25, "rate": 0.5}, {"w": expected}, frozenset({"w"}))
 
 
-@case("vectors.sgd")
+@case("descent.sgd")
 def sgd_case(s: Setting) -> Case:
     w, velocity, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     p = g.astype(np.float64) + 0.25 * h + 0.125 * w
@@ -811,7 +787,7 @@ def sgd_case(s: Setting) -> Case:
     return Case({**arguments, "decay": 0.125, "nesterov": 1}, expected, frozenset(expected))
 
 
-@case("vectors.adam")
+@case("descent.adam")
 def adam_case(s: Setting) -> Case:
     w, mean, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     squares = np.abs(s.numbers(300, seed=5))
@@ -821,94 +797,6 @@ def adam_case(s: Setting) -> Case:
     numbers = {"beta1": 0.75, "beta2": 0.875, "eps": 0.0625, "decay": 0.125, "unbiased": 1.5}
     expected = {"mean": first, "squares": second, "w": w - 0.5 * first / (np.sqrt(second) * 1.5 + 0.0625)}
     return Case({**arguments, **numbers}, expected, frozenset(expected))
-
-
-# ------------------------------------------------------------------------------------------------------------------
-# specialisations
-# ------------------------------------------------------------------------------------------------------------------
-Options = dict[str, Any]
-PLAIN: list[Options] = [{}]
-RUNS: list[Options] = [{"orders": orders} for orders in ((0,), (1,), (2,), (0, 1), (1, 2), EVERY)]
-SPARSE: list[Options] = [
-    {"orders": (0,), "levels": (0,)},
-    {"orders": (1,), "levels": (0, 1)},
-    {"orders": (2,), "levels": EVERY},
-    {"orders": (0, 1), "levels": (0, 1)},
-    {"orders": (1, 2), "levels": (0, 1)},
-    {"orders": EVERY, "levels": (0, 1)},
-    {"orders": EVERY, "levels": EVERY},
-]
-ZEROS: list[Options] = [{"orders": EVERY, "levels": (0,)}]  # a loss or batchnorm of data
-
-
-def each(options: list[Options], **more: Any) -> list[Options]:
-    return [{**one, **more} for one in options]
-
-
-ACTIVATIONS = [elementwise.tanh, elementwise.sigmoid, elementwise.softplus, elementwise.silu, elementwise.gelu,
-               elementwise.gelu_tanh]  # fmt: skip
-JET: list[Options] = [{"orders": EVERY, "levels": EVERY}]
-
-SPECIALISATIONS: dict[str, list[Options]] = {
-    "bilinear.products": [
-        *each(SPARSE, adjoint=False, tile="large"),
-        {"orders": (0, 1), "levels": (0,), "adjoint": False, "tile": "large"},
-        {"orders": (0, 1), "levels": (0,), "adjoint": False, "tile": "small"},
-        *each(JET, adjoint=False, tile="small"),
-        *each(JET, adjoint=True, tile="large"),
-        {"orders": (0,), "levels": (0,), "adjoint": True, "tile": "small"},
-        {"orders": (1,), "levels": (0, 1), "adjoint": True, "tile": "large"},
-        {"orders": (2,), "levels": EVERY, "adjoint": True, "tile": "small"},
-    ],
-    "bilinear.weight_gradient": [
-        *each(SPARSE, tile="large"),
-        {"orders": EVERY, "levels": (0,), "tile": "small"},
-        *each(JET, tile="small"),
-    ],
-    "bilinear.bias_gradient": RUNS,
-    "elementwise.forward": [
-        *each(SPARSE, of=elementwise.tanh),
-        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of, count=len(PARAMETERS.get(of, ())))),
-    ],
-    "elementwise.backward": [
-        *each(SPARSE, of=elementwise.tanh),
-        *(one for of in ACTIVATIONS[1:] for one in each(JET, of=of, count=len(PARAMETERS.get(of, ())))),
-    ],
-    "select.rectify": RUNS,
-    "select.pool": RUNS,
-    "select.pool_back": RUNS,
-    "linear_maps.weighted_sum": RUNS,
-    "linear_maps.copy_rows": [*RUNS, {"orders": EVERY, "levels": (0,)}, {"orders": (1, 2), "levels": (0, 1)}],
-    "linear_maps.add_rows": RUNS,
-    "linear_maps.permute_rows": RUNS,
-    "softmax.forward": [*each(SPARSE, log=False), *each(SPARSE, log=True)],
-    "softmax.backward": [*each(RUNS, log=False), *each(RUNS, log=True)],
-    "loss.cross_entropy": [*each(SPARSE, dense=False), *each(ZEROS, dense=False), *each(SPARSE[-2:], dense=True),
-                           {"orders": (0,), "levels": (0,), "dense": True}],
-    "loss.negative_log_likelihood": [*SPARSE, *ZEROS],
-    "loss.squared_error": [*SPARSE, *ZEROS],
-    "loss.binary_cross_entropy": [*SPARSE, *ZEROS],
-    "loss.total": RUNS,
-    "loss.correct": PLAIN,
-    "batchnorm.statistics": [*SPARSE, *ZEROS],
-    "batchnorm.frozen": RUNS,
-    "batchnorm.normalise": [*SPARSE, *ZEROS],
-    "batchnorm.gradient_statistics": [*SPARSE, *ZEROS],
-    "batchnorm.backward": [*SPARSE, *ZEROS],
-    "memory.load": PLAIN,
-    "memory.store": PLAIN,
-    "memory.collect": RUNS,
-    "vectors.moments": PLAIN,
-    "vectors.distance": PLAIN,
-    "vectors.differences": PLAIN,
-    "vectors.finite": PLAIN,
-    "vectors.fill": PLAIN,
-    "vectors.scale": PLAIN,
-    "vectors.axpy": PLAIN,
-    "vectors.plain": PLAIN,
-    "vectors.sgd": PLAIN,
-    "vectors.adam": PLAIN,
-}
 
 
 def case_of(name: str, dtype: Any, options: Options) -> Case:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-from tests.cuda_build import CAPABILITIES, PRECISIONS, Examined, Resources, Spec, examined, ptxas, start
-from tests.cuda_cases import EVERY, SPECIALISATIONS
+from tests.cuda_build import CAPABILITIES, PRECISIONS, Examined, Resources, Spec, examined, ptxas, specs, start
+from tests.cuda_requests import EVERY, is_own, specialisations
 
 TILED = ("bilinear.products", "bilinear.weight_gradient")
 
@@ -44,10 +44,11 @@ def occupancy(needs: Resources, threads: int, device: Device) -> float:
 
 
 def rows() -> list[Spec]:
-    """The specialisations that the page lists: all orders at once, where there are orders."""
+    """The specialisations that the page lists: all orders at once, where there are orders; no activation of a user."""
     chosen = []
-    for kernel, options in SPECIALISATIONS.items():
-        whole = [one for one in options if one.get("orders", EVERY) == EVERY and one.get("levels", EVERY) == EVERY]
+    for kernel, options in specialisations().items():
+        whole = [one for one in options if one.get("orders", EVERY) == one.get("levels", EVERY) == EVERY
+                 and not is_own(one)]  # fmt: skip
         chosen += [Spec(kernel, precision, tuple(one.items())) for one in whole for precision in PRECISIONS]
     return chosen
 
@@ -60,7 +61,7 @@ def tools() -> str:
 
 def _line(spec: Spec, found: Examined) -> str:
     options = [f"{name} {getattr(value, '__name__', value)}" for name, value in spec.options
-               if name not in ("orders", "levels") and value is not False]  # fmt: skip
+               if name not in ("orders", "levels", "count") and value is not False]  # fmt: skip
     needs = [found.resources[capability] for capability in CAPABILITIES]
     registers = " / ".join(str(each.registers) for each in needs)
     shared = "/".join(str(size) for size in dict.fromkeys(each.shared for each in needs))
@@ -84,8 +85,8 @@ fast they are is not known.
 This page is written by `python -m tests.cuda_table docs/cuda-kernels.md` and compared with what the compilers say by
 `tests/test_cuda_compile.py` ({tools()}). It lists each kernel in the form that computes orders 0, 1 and 2 in one
 launch. Numbers with slashes are for compute capability 7.5 / 8.0 / 9.0 / 12.0. No kernel uses local memory or spills a
-register, and no float32 kernel has a float64 instruction; this is tested for every specialisation in
-`tests/cuda_cases.py`, of which there are more than here.
+register, none has an atomic update, and no float32 kernel a float64 instruction: this is tested for all {len(specs())}
+specialisations that the engine can ask for (`tests/cuda_requests.py`), and so is what they compute.
 
 - *Registers* per thread, *shared* memory per block in bytes: as `ptxas -v` reports them.
 - *Occupancy*: warps that a multiprocessor holds at a time, in percent of those it could hold, from registers, shared

@@ -14,6 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rop import cli
 from rop.bench import engines, flops, modules, problems, runner
+from rop.bench.engines.cuda_engines import TorchCuda
 from tests.test_bench import answers, expected_of
 
 FILE = """
@@ -105,6 +106,29 @@ def modules_engine(name: str, problem: Any, data: Any) -> Any:
     engine = engines.make(name, 1)
     engine.prepare(problem, len(data.x), "float64", data)
     return engine
+
+
+@pytest.mark.parametrize("function", ["trains", "evaluates", "images"])
+def test_all_of_a_module_is_on_the_gpu(folder: Path, function: str) -> None:
+    """Parameters, running statistics and the loss's weights, on a device that refuses tensors of any other."""
+    problem = modules.load(f"{folder}/nets.py:{function}")
+    engine = TorchElsewhere(1)
+    engine.prepare(problem, 4, "float32", problem.data(4, "float32"))
+    for work, ways in engine.ways.items():
+        for way in ways:
+            quantities = engine.quantities(work, getattr(engine, way)(0))
+            assert set(quantities.values()) == {"meta"}, (way, quantities)
+
+
+class TorchElsewhere(TorchCuda):
+    """The engine of the GPU on torch's device without numbers; its results say where they are."""
+
+    device = "meta"
+
+    def flat(self, quantity: Any) -> Any:
+        parts = quantity if isinstance(quantity, (list, tuple)) else [quantity]
+        (device,) = {part.device.type for part in parts}
+        return device
 
 
 def test_batches_repeat_the_rows_that_are_there(folder: Path) -> None:

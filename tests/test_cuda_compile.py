@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import cuda_table
-from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, factories, missing, specs, start_session
-from tests.cuda_cases import CASES, SPECIALISATIONS
+from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, instructions, missing, specs, start_session
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+if missing() is not None:
+    pytest.skip(str(missing()), allow_module_level=True)
 
 REGISTERS = 255  # of a thread
 REGISTER_FILE = 65536  # of a multiprocessor: a block must find room in it
@@ -29,25 +28,6 @@ def workers(request: pytest.FixtureRequest) -> None:
     start_session(request.session)
 
 
-def test_every_kernel_is_examined() -> None:
-    """A kernel without specialisations to test, or without a case, or the other way round, is an oversight."""
-    assert set(factories()) == set(SPECIALISATIONS) == set(CASES)
-
-
-def test_every_option_is_examined() -> None:
-    """Every tile, both adjoints, every activation: whatever an option can be, some specialisation has it."""
-    from rop.kernels.cuda.bilinear import TILES
-    from rop.layers import ACTIVATIONS
-
-    def seen(kernel: str, option: str) -> set[Any]:
-        return {options.get(option) for options in SPECIALISATIONS[kernel]}
-
-    assert seen("bilinear.products", "tile") == seen("bilinear.weight_gradient", "tile") == set(TILES)
-    assert seen("bilinear.products", "adjoint") == seen("softmax.forward", "log") == {False, True}
-    functions = {kind().function for kind in ACTIVATIONS.values()}
-    assert functions <= seen("elementwise.forward", "of") == seen("elementwise.backward", "of")
-
-
 @pytest.mark.parametrize("spec", specs(), ids=str)
 def test_resources(spec: Spec) -> None:
     found = examined(spec)
@@ -57,8 +37,18 @@ def test_resources(spec: Spec) -> None:
         assert needs.registers <= REGISTERS
         assert needs.registers * found.threads <= REGISTER_FILE
         assert needs.shared <= STATIC_SHARED
+        assert not needs.atomics, f"a result that depends on chance: {needs.atomics}"
         if spec.precision == "float32":
             assert not needs.doubles, f"float64 in a float32 kernel on {capability}: {needs.doubles}"
+
+
+def test_what_is_forbidden_is_recognised() -> None:
+    """In a line of its own, behind a predicate, with whatever comes after; not in names of registers."""
+    ptx = "\tadd.f32 \t%f64, %f1;\n\t@%p1 atom.global.add.f32 %f1, [%rd1], %f2;\n red.shared.add.u32 [%r1], 1;\n"
+    assert [line.split()[-5:] for line in instructions(ptx, r"(atom|red)\.")] == [
+        ["@%p1", "atom.global.add.f32", "%f1,", "[%rd1],", "%f2;"], ["red.shared.add.u32", "[%r1],", "1;"]]  # fmt: skip
+    assert not instructions(ptx, r"[\w.]*\.f64\b")
+    assert instructions(ptx + "\tcvt.rn.f64.s64 \t%fd1, %rd1;", r"[\w.]*\.f64\b") == ("cvt.rn.f64.s64 \t%fd1, %rd1;",)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

@@ -15,11 +15,13 @@ from unittest import mock
 
 import pytest
 
-from tests.cuda_build import Spec, examined, executed, factories, missing, ptx_of, specs, start_session
-from tests.cuda_cases import EVERY, case_of
+from tests.cuda_build import Spec, examined, executed, missing, ptx_of, specs, start_session
+from tests.cuda_cases import case_of
+from tests.cuda_requests import EVERY, factories
 from tests.ptx import Kind
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+if missing() is not None:
+    pytest.skip(str(missing()), allow_module_level=True)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -73,13 +75,13 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "bilinear", "bias_gradient", {"orders": EVERY}, "sum0 = sum1 = sum2 = real(0)\n    lost0",
         "sum0 = sum1 = sum2 = 0.0\n    lost0", Kind.FLOAT64),
     "barrier of a block's sum": (
-        "vectors", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
+        "sums", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
         "            buffer[thread] += buffer[thread + step]\n", Kind.RACE),
     "barrier that half of the threads miss": (
-        "vectors", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
+        "sums", "moments", {}, "            buffer[thread] += buffer[thread + step]\n        cuda.syncthreads()\n",
         "            buffer[thread] += buffer[thread + step]\n            cuda.syncthreads()\n", Kind.BARRIER),
     "barrier before the buffer is used again": (
-        "vectors", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n",
+        "sums", "moments", {}, "    total = buffer[0]\n    cuda.syncthreads()\n", "    total = buffer[0]\n",
         Kind.RACE),
     "barrier of a transposed tile": (
         "memory", "load", {}, "    cuda.syncthreads()\n    for i in range(cuda.threadIdx.y, WARP, STRIPES):\n"

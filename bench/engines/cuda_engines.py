@@ -48,13 +48,14 @@ class RopCuda(Rop):
 class TorchCuda(Torch):
     ways = {work: ways for work, ways in Torch.ways.items() if work in WORKS}
     tries_one_thread = False
+    device = "cuda"
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
-        super().prepare(problem, batch, dtype, data)
-        self.data = tuple(one.cuda() for one in self.data)
+        super().prepare(problem, batch, dtype, data)  # modules go where the parts of ``split`` are
+        self.data = tuple(one.to(self.device) for one in self.data)
 
     def split(self, flat: np.ndarray) -> list[Any]:
-        return [part.cuda() for part in super().split(flat)]
+        return [part.to(self.device) for part in super().split(flat)]
 
     def run(self, way: str, repetition: int) -> Any:
         result = super().run(way, repetition)

@@ -18,7 +18,7 @@ from rop.descent import COLUMNS, checked_targets, settings_of
 from rop.engine import FIRST, SECOND, VALUE, batch_statistics, check_data, check_state
 from rop.graph import Graph
 from rop.kernels.cpu import descent as compiled
-from rop.kernels.cuda import vectors
+from rop.kernels.cuda import descent as updates
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
@@ -194,13 +194,13 @@ class CudaDescent:
         common: dict[str, Any] = {"w": self._vectors["w"], "g": self._space.result(0), "h": self._space.result(2),
                                   "factor": factor}
         if isinstance(o, Adam):
-            vectors.adam(kind).bind(
+            updates.adam(kind).bind(
                 **common, mean=self._vectors["velocity"], squares=self._vectors["squares"],
                 rate=rate / (1 - o.betas[0] ** t), beta1=o.betas[0], beta2=o.betas[1], eps=o.eps,
                 decay=o.weight_decay, unbiased=1 / math.sqrt(1 - o.betas[1] ** t))()
         elif "velocity" in self._vectors:
-            vectors.sgd(kind).bind(**common, velocity=self._vectors["velocity"], rate=rate, momentum=o.momentum,
+            updates.sgd(kind).bind(**common, velocity=self._vectors["velocity"], rate=rate, momentum=o.momentum,
                                    decay=o.weight_decay, nesterov=o.nesterov)()
         else:
-            vectors.plain(kind).bind(**common, rate=rate)()
+            updates.plain(kind).bind(**common, rate=rate)()
         self._space.forget()

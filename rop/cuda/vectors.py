@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.kernels.cuda import vectors
+from rop.kernels.cuda import sums, transfer
 
 Vector = Any                            # (n,) on the device
 
@@ -27,35 +27,35 @@ class Vectors:
     def __init__(self, count: int, dtype: Any):
         self.dtype = np.dtype(dtype)
         self._type = self.dtype.type
-        self._partial = cuda.device_array((vectors.blocks(count), 3), dtype)
-        self._sums = cuda.device_array(vectors.blocks(count), dtype)
+        self._partial = cuda.device_array((sums.blocks(count), 3), dtype)
+        self._sums = cuda.device_array(sums.blocks(count), dtype)
 
     def moments(self, u: Vector, v: Vector) -> tuple[float, float, float]:
         """uᵀu, uᵀv and vᵀv."""
-        vectors.moments(self._type).bind(u=u, v=v, partial=self._partial)()
+        sums.moments(self._type).bind(u=u, v=v, partial=self._partial)()
         uu, uv, vv = (math.fsum(column) for column in self._partial.copy_to_host().T.tolist())
         return uu, uv, vv
 
     def distance(self, u: Vector, v: Vector, factor: float = 1.0) -> float:
         """‖u − factor·v‖."""
-        vectors.distance(self._type).bind(u=u, v=v, factor=factor, partial=self._sums)()
+        sums.distance(self._type).bind(u=u, v=v, factor=factor, partial=self._sums)()
         return math.sqrt(self._total())
 
     def finite(self, x: Vector) -> bool:
-        vectors.finite(self._type).bind(x=x, partial=self._sums)()
+        sums.finite(self._type).bind(x=x, partial=self._sums)()
         return bool(np.isfinite(self._sums.copy_to_host()).all())
 
     def equal(self, u: Vector, v: Vector) -> bool:
-        vectors.differences(self._type).bind(u=u, v=v, partial=self._sums)()
+        sums.differences(self._type).bind(u=u, v=v, partial=self._sums)()
         return not self._sums.copy_to_host().any()
 
     def scale(self, y: Vector, x: Vector, factor: float) -> None:
         """y = factor·x; y may be x."""
-        vectors.scale(self._type).bind(y=y, x=x, factor=factor)()
+        transfer.scale(self._type).bind(y=y, x=x, factor=factor)()
 
     def add(self, y: Vector, x: Vector, factor: float = 1.0) -> None:
         """y += factor·x."""
-        vectors.axpy(self._type).bind(y=y, x=x, factor=factor)()
+        transfer.axpy(self._type).bind(y=y, x=x, factor=factor)()
 
     def copy(self, x: Vector) -> Vector:
         """The same numbers in memory of their own."""

@@ -3,7 +3,8 @@
 The function may be written anywhere (a module, a notebook, a closure) and call ``math``, NumPy and other functions,
 plain or compiled. ``compilable`` makes a copy in which all of that is something the compiler knows, for one precision;
 ``identity`` digests everything the compiled code depends on, so that it can be kept on disk. Both know nothing of a
-target: the decorator that compiles and its versions of ``math`` are arguments.
+target: the decorator that compiles and its versions of ``math`` are arguments. ``CALLS`` gives all functions one
+signature.
 """
 from __future__ import annotations
 
@@ -93,6 +94,25 @@ def _global_names(code: pytypes.CodeType) -> set[str]:
 def _known_to_numba(function: Any) -> bool:
     """Functions of libraries that Numba replaces by its own."""
     return (getattr(function, "__module__", "") or "").partition(".")[0] in ("numpy", "numba", "math", "builtins")
+
+
+# ----------------------------------------------------------------------------------------- with however many parameters
+function: Any = None            # what these templates call: bound where they are compiled
+
+
+def _call_0(x, a, b):
+    return function(x)
+
+
+def _call_1(x, a, b):
+    return function(x, a)
+
+
+def _call_2(x, a, b):
+    return function(x, a, b)
+
+
+CALLS = _call_0, _call_1, _call_2       # a function with so many parameters, called as one of x, a and b
 
 
 # --------------------------------------------------------------------------------------------------- a copy to compile

@@ -4,6 +4,7 @@ tests/test_cuda_simulator.py arranges in a process of its own), else nowhere."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,3 +29,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if missing and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.skip(reason=f"{missing} (the simulator runs this: test_cuda_simulator.py)"))
+
+
+@pytest.fixture(autouse=True)
+def examined() -> Iterator[None]:
+    """Whatever a test launches is among the kernels that are compiled, assembled and executed as PTX elsewhere. (Only a
+    user's own activation cannot be.)"""
+    yield
+    from tests.cuda_requests import factories, is_own, specialisations
+
+    for kernel, factory in factories().items():
+        for made in factory.made.values():
+            known = is_own(made.options) or made.options in specialisations()[kernel]
+            assert known, f"{made.title} is not in tests/cuda_requests.py"

@@ -12,6 +12,7 @@ import pytest
 
 import rop
 from rop.devices import on_device
+from tests.cuda_requests import PASSES
 from tests.on_device.compare import by_passes, check_device
 from tests.zoo import direction, labels, normal, point
 
@@ -121,6 +122,27 @@ def test_blocks_of_vectors(cuda: Any, order: Any) -> None:
     same(result, expected)
 
 
+def test_arrays_of_other_packages(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever has the interface goes through Numba's own conversion (which the simulator has not)."""
+
+    class Foreign:
+        def __init__(self, values: np.ndarray) -> None:
+            self.array = cuda.to_device(values)
+            self.__cuda_array_interface__ = {"shape": values.shape, "typestr": values.dtype.str, "data": (0, False)}
+
+    monkeypatch.setattr(cuda, "as_cuda_array", lambda foreign: foreign.array, raising=False)
+    f, on_cpu = mlp(device="cuda"), mlp()
+    w, v = point(f.net, 0), direction(f.net, 0)
+    expected, jet = on_cpu.jet(w, v), f.jet(Foreign(w), Foreign(v))
+    for name in ("grad", "hvp", "r2"):
+        assert on_device(getattr(jet, name))
+        same(getattr(jet, name), getattr(expected, name))
+    block = np.asfortranarray(np.stack([v, w], axis=1))
+    same(f.at(Foreign(w)).hvp(Foreign(block)), on_cpu.at(w).hvp(block))
+    found = rop.eigen.power(f.at(w), v0=Foreign(v[:, None]), maxiter=1)
+    assert on_device(found.vectors) and found.hvps == 1
+
+
 def test_results_belong_to_the_user(cuda: Any) -> None:
     """A later call does not change an earlier result."""
     f = mlp(device="cuda")
@@ -212,25 +234,31 @@ def test_nothing_is_read_before_it_was_written() -> None:
     np.testing.assert_array_equal(p.r2(v), by_passes(f, w, v).r2)
 
 
-@pytest.mark.parametrize("kept", [3, 1, 0])
-def test_large_batches_are_cut_into_tiles(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
-    """A batch of 70 in tiles of 32; results do not depend on how much of it is kept."""
+def in_tiles(monkeypatch: pytest.MonkeyPatch, kept: int) -> tuple[rop.Objective, rop.Objective]:
+    """A batch of 70 in tiles of 32, of which so many orders are kept, on a GPU and on the CPU."""
     from rop.cuda import workspace
 
     monkeypatch.setattr(workspace, "TILE_BYTES", 1)
     net = rop.Sequential(rop.Linear(2, 2), rop.SiLU(), rop.BatchNorm1d(2), rop.Linear(2, 1))
-    x, y, w, v = normal(0, (70, 2)), normal(1, (70, 1)), point(net, 0), direction(net, 0)
+    x, y = normal(0, (70, 2)), normal(1, (70, 1))
     options: dict[str, Any] = {"dtype": np.float64, "training": False}
-    expected = by_passes(rop.Objective(net, rop.MSE(), x, y, **options), w, v)
     rows = max(rop.Objective(net, rop.MSE(), x, y, device="cuda", **options)._workspace.plan.plane_rows.values())
     f = rop.Objective(net, rop.MSE(), x, y, device="cuda", memory_limit=max(1, kept * rows * 96 * 8), **options)
     assert f._workspace.tiles == 3 and f._workspace.kept == kept
-    found = by_passes(f, w, v)
+    return f, rop.Objective(net, rop.MSE(), x, y, device="cpu", **options)
+
+
+@pytest.mark.parametrize("kept", [3, 1, 0])
+def test_large_batches_are_cut_into_tiles(monkeypatch: pytest.MonkeyPatch, kept: int) -> None:
+    """Results do not depend on how much of a batch is kept."""
+    f, cpu = in_tiles(monkeypatch, kept)
+    w, v = point(f.net, 0), direction(f.net, 0)
+    expected, found = by_passes(cpu, w, v), by_passes(f, w, v)
     for name in ("loss", "grad", "hvp", "r2"):
         same(getattr(found, name), getattr(expected, name))
     same(f.at(w).r2(v), expected.r2)
     kfac = rop.kfac.kfac(f.at(w), fisher="empirical")
-    on_cpu = rop.kfac.kfac(rop.Objective(net, rop.MSE(), x, y, **options).at(w), fisher="empirical")
+    on_cpu = rop.kfac.kfac(cpu.at(w), fisher="empirical")
     for block, like in zip(kfac.blocks, on_cpu.blocks, strict=True):
         same(block.A, like.A)
         same(block.G, like.G)
@@ -272,6 +300,36 @@ def test_a_question_launches_the_orders_it_needs(monkeypatch: pytest.MonkeyPatch
     assert orders(lambda: p.hvp(v)) == ({(1,)}, 0)
     assert orders(lambda: p.r2(v)) == ({(2,)}, 0)
     assert orders(lambda: p.r2(-v)) == ({(1, 2), (1,), (2,)}, 0)  # (2,): the only parameter gradient that is wanted
+
+
+def test_the_passes_are_those_whose_kernels_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every question at a point with all, some and no orders kept, the solver, and training."""
+    from rop.cuda.workspace import CudaWorkspace
+
+    passes: set[Any] = set()
+    run, training = CudaWorkspace.run, False
+
+    def noted(self: Any, orders: Any, results: Any, into: Any = None) -> Any:
+        levels = tuple(k for k, _ in orders)
+        wanted = tuple(levels[i] for i in results)
+        passes.add((levels, wanted))
+        if training:
+            return run(self, orders, results, into)
+        for k in wanted:  # what comes out does not matter: questions at a point do not depend on it
+            self.result(k).copy_to_device(np.zeros(self.plan.graph.size))
+        return [self.result(k) for k in wanted]
+
+    monkeypatch.setattr(CudaWorkspace, "run", noted)
+    for kept in (3, 1, 0):
+        f, _ = in_tiles(monkeypatch, kept)
+        w, v = point(f.net, 0), direction(f.net, 0)
+        p = f.at(w)
+        p.hvp(np.stack([v, -v], axis=1))
+        p.hvp(v), p.r2(v), p.r2(-v), p.taylor(w), f.jet(w, v)
+        rop.eigen.power(p, maxiter=1)
+    training = True
+    trained(device="cuda", epochs=1, **SETTINGS["power"])
+    assert passes == set(PASSES)
 
 
 def test_memory_is_allocated_once(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:

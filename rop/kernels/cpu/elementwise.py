@@ -30,7 +30,7 @@ from rop.kernels.compile import (
 from rop.kernels.cpu.mathematics import versions
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import number_in
-from rop.kernels.scalar import compilable, identity, refusal
+from rop.kernels.scalar import CALLS, compilable, identity, refusal
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
@@ -38,24 +38,8 @@ slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 
 
 # -------------------------------------------------------------------------------------------- order 0, per activation
-function: Any = None            # what these templates call: bound by ``activation``
-scalar: Any = None
+scalar: Any = None              # what these templates call: bound by ``Activation``
 activate: Any = None
-
-
-def _call_0(x, a, b):
-    return function(x)
-
-
-def _call_1(x, a, b):
-    return function(x, a)
-
-
-def _call_2(x, a, b):
-    return function(x, a, b)
-
-
-_CALLS = _call_0, _call_1, _call_2
 
 
 def _activate(y, d1, d2, d3, x, a, b):
@@ -83,7 +67,7 @@ class Activation(Kernel):
     def _compile(self, dtype: Any) -> CFunc:
         for whole_numbers, ours in ((False, True), (True, True), (True, False)):
             scalar = partial(self._scalar, whole_numbers=whole_numbers, ours=ours)
-            called = helper(self._own(_CALLS[self._count]), function=PerPrecision(scalar))
+            called = helper(self._own(CALLS[self._count]), function=PerPrecision(scalar))
             body = helper(self._own(_activation), activate=loop(self._own(_activate), scalar=called))
             try:
                 return self._entry(body.made(dtype), dtype)

@@ -21,6 +21,7 @@ from rop.kernels.cuda.compile import (
     Matrix,
     Number,
     Vector,
+    add_to,
     by_order,
     formula,
     has_1,
@@ -35,7 +36,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.sums import added, block_sum
 from rop.layers import batchnorm as layer
 
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
@@ -268,9 +269,9 @@ def put_gradients(table, out, c, shift, slope, gamma, beta, gamma_at, beta_at, a
     table[SHIFT, c] = shift
     table[SLOPE, c] = slope
     if gamma_at >= 0:
-        out[gamma_at + c] = gamma + (out[gamma_at + c] if add != 0 else real(0))
+        add_to(out, gamma_at + c, gamma, add)
     if beta_at >= 0:
-        out[beta_at + c] = beta + (out[beta_at + c] if add != 0 else real(0))
+        add_to(out, beta_at + c, beta, add)
 
 
 @kernel(_per_channel, names=by_order)

@@ -25,6 +25,7 @@ from rop.kernels.cuda.compile import (
     Specialisation,
     Table,
     Vector,
+    add_to,
     blocks_of,
     by_order,
     has_0,
@@ -32,12 +33,13 @@ from rop.kernels.cuda.compile import (
     has_2,
     helper,
     kernel,
+    put,
     real,
     wants_0,
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.sums import added, block_sum
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Tile:
 
 TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
 ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1       # bound per tile
+left_2 = False                              # whether the left factor has an order 2, as δ has, but weights have not
 
 ALIGNED = None if SIMULATED else 16         # bytes: then vectors of four (two in float64) are loaded at once
 OPEN, RELU, MASK = 0, 1, 2                  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
@@ -93,19 +96,63 @@ def my_place():
 
 
 @helper
+def put_factor(b0_tile, b1_tile, b2_tile, b0, b1, b2, step, column, row, lane, inside):
+    """One number of the right factor, at the orders that it has, into its tiles; 0 if it is not inside."""
+    if has_0:
+        b0_tile[step, column] = b0[row, lane] if inside else real(0)
+    if has_1:
+        b1_tile[step, column] = b1[row, lane] if inside else real(0)
+    if has_2:
+        b2_tile[step, column] = b2[row, lane] if inside else real(0)
+
+
+@helper
 def read_side_by_side(target, tile, step, first):
     for n in range(EACH):
         target[n] = tile[step, first + n]
+
+
+@helper
+def multiply(sum0, sum1, sum2, y0, y1, y2, a0_tile, a1_tile, a2_tile, b0_tile, b1_tile, b2_tile, my_row, my_column):
+    """Adds the products of two tiles, C_k += Σ_j A_j B_{k−j}, with room for one step's orders of B in y."""
+    for number in range(DEPTH):
+        step = number & (DEPTH - 1)
+        if has_0:
+            read_side_by_side(y0, b0_tile, step, my_column)
+        if has_1:
+            read_side_by_side(y1, b1_tile, step, my_column)
+        if has_2:
+            read_side_by_side(y2, b2_tile, step, my_column)
+        for m in range(EACH):
+            a = a0_tile[step, my_row + m]
+            for n in range(EACH):
+                if wants_0 and has_0:
+                    sum0[m, n] += a * y0[n]
+                if wants_1 and has_1:
+                    sum1[m, n] += a * y1[n]
+                if wants_2 and has_2:
+                    sum2[m, n] += a * y2[n]
+            if wants_1 or wants_2:
+                a = a1_tile[step, my_row + m]
+                for n in range(EACH):
+                    if wants_1 and has_0:
+                        sum1[m, n] += a * y0[n]
+                    if wants_2 and has_1:
+                        sum2[m, n] += a * y1[n]
+            if left_2 and wants_2 and has_0:
+                a = a2_tile[step, my_row + m]
+                for n in range(EACH):
+                    sum2[m, n] += a * y0[n]
 
 
 # ------------------------------------------------------------------------------------------------------------- products
 def product_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False,
                   tile: str = "large") -> dict[str, Any]:
     """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
-    return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "uses_v": max(orders) > 0}
+    return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "left_2": False}
 
 
-adjoint = uses_v = False
+adjoint = False
 
 
 def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
@@ -125,7 +172,7 @@ def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_ste
         at = first + (row_0 + i) * i_step
         at += j // inner * outer_step + j % inner if adjoint else j
         w_tile[step, i] = w[at] if inside else real(0)
-        if uses_v:
+        if wants_1 or wants_2:
             v_tile[step, i] = v[at] if inside else real(0)
 
 
@@ -137,43 +184,7 @@ def load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, shift, j_
         column = e % COLUMNS
         lane = lane_0 + column
         row = source[pixel, j_0 + step] if j_0 + step < fan and lane < lanes else -1
-        inside = row >= 0
-        row += shift
-        if has_0:
-            b0_tile[step, column] = b0[row, lane] if inside else real(0)
-        if has_1:
-            b1_tile[step, column] = b1[row, lane] if inside else real(0)
-        if has_2:
-            b2_tile[step, column] = b2[row, lane] if inside else real(0)
-
-
-@helper
-def multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column):
-    """Adds the products of two tiles: x_k += W y_k + V y_{k−1}."""
-    for number in range(DEPTH):
-        step = number & (DEPTH - 1)
-        if has_0:
-            read_side_by_side(y0, b0_tile, step, my_column)
-        if has_1:
-            read_side_by_side(y1, b1_tile, step, my_column)
-        if has_2:
-            read_side_by_side(y2, b2_tile, step, my_column)
-        for m in range(EACH):
-            a = w_tile[step, my_row + m]
-            for n in range(EACH):
-                if wants_0 and has_0:
-                    sum0[m, n] += a * y0[n]
-                if wants_1 and has_1:
-                    sum1[m, n] += a * y1[n]
-                if wants_2 and has_2:
-                    sum2[m, n] += a * y2[n]
-            if uses_v:
-                a = v_tile[step, my_row + m]
-                for n in range(EACH):
-                    if wants_1 and has_0:
-                        sum1[m, n] += a * y0[n]
-                    if wants_2 and has_1:
-                        sum2[m, n] += a * y1[n]
+        put_factor(b0_tile, b1_tile, b2_tile, b0, b1, b2, step, column, row + shift, lane, row >= 0)
 
 
 @helper
@@ -238,7 +249,7 @@ def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Mat
         load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, group * group_step, j_0, lane_0, fan, lanes,
                      thread)
         cuda.syncthreads()
-        multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column)
+        multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column)
         cuda.syncthreads()
     if lane_0 + my_column < lanes:                              # lanes are a multiple of what a thread has
         for m in range(EACH):
@@ -246,7 +257,7 @@ def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Mat
             if i < group_rows:
                 i += group * group_rows
                 bias0 = w[bias_at + i] if bias_at >= 0 else real(0)
-                bias1 = v[bias_at + i] if bias_at >= 0 and uses_v else real(0)
+                bias1 = v[bias_at + i] if bias_at >= 0 and (wants_1 or wants_2) else real(0)
                 store_products(c0, c1, c2, sum0, sum1, sum2, m, pixel * c_rows + target[i], lane_0 + my_column,
                                bias0, bias1, mask, gate)
 
@@ -271,7 +282,7 @@ def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
 
 def gradient_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS,
                    tile: str = "large") -> dict[str, Any]:
-    return {**by_order(orders, levels), **TILES[tile].names()}
+    return {**by_order(orders, levels), **TILES[tile].names(), "left_2": True}
 
 
 def _gradient_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
@@ -300,47 +311,7 @@ def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0
         j = e // DEPTH
         step = e % DEPTH
         row = source[pixel, j_0 + j] if j_0 + j < fan else -1
-        inside = row >= 0
-        row += shift
-        if has_0:
-            x0_tile[step, j] = x0[row, lane_0 + step] if inside else real(0)
-        if has_1:
-            x1_tile[step, j] = x1[row, lane_0 + step] if inside else real(0)
-        if has_2:
-            x2_tile[step, j] = x2[row, lane_0 + step] if inside else real(0)
-
-
-@helper
-def multiply_all(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile, my_row, my_column):
-    """Adds the products of two tiles: D_k += Σ_a δ_a x_{k−a}."""
-    for number in range(DEPTH):
-        step = number & (DEPTH - 1)
-        if has_0:
-            read_side_by_side(y0, x0_tile, step, my_column)
-        if has_1:
-            read_side_by_side(y1, x1_tile, step, my_column)
-        if has_2:
-            read_side_by_side(y2, x2_tile, step, my_column)
-        for m in range(EACH):
-            a = d0_tile[step, my_row + m]
-            for n in range(EACH):
-                if wants_0 and has_0:
-                    sum0[m, n] += a * y0[n]
-                if wants_1 and has_1:
-                    sum1[m, n] += a * y1[n]
-                if wants_2 and has_2:
-                    sum2[m, n] += a * y2[n]
-            if wants_1 or wants_2:
-                a = d1_tile[step, my_row + m]
-                for n in range(EACH):
-                    if wants_1 and has_0:
-                        sum1[m, n] += a * y0[n]
-                    if wants_2 and has_1:
-                        sum2[m, n] += a * y1[n]
-            if wants_2 and has_0:
-                a = d2_tile[step, my_row + m]
-                for n in range(EACH):
-                    sum2[m, n] += a * y0[n]
+        put_factor(x0_tile, x1_tile, x2_tile, x0, x1, x2, step, j, row + shift, lane_0 + step, row >= 0)
 
 
 @kernel(_gradient_grid, _tile_block, gradient_names)
@@ -379,21 +350,16 @@ def weight_gradient(partial0: Matrix, partial1: Matrix, partial2: Matrix, d0: Ma
                     group_rows - row_0, thread)
         load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, group * group_step, j_0, lane_0, fan, thread)
         cuda.syncthreads()
-        multiply_all(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile,
-                     my_row, my_column)
+        multiply(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile,
+                 my_row, my_column)
         cuda.syncthreads()
     for m in range(EACH):
         i = row_0 + my_row + m
         for n in range(EACH):
             j = j_0 + my_column + n
             if i < group_rows and j < fan:
-                at = (group * group_rows + i) * fan + j
-                if wants_0:
-                    partial0[piece, at] = sum0[m, n]
-                if wants_1:
-                    partial1[piece, at] = sum1[m, n]
-                if wants_2:
-                    partial2[piece, at] = sum2[m, n]
+                put(partial0, partial1, partial2, piece, (group * group_rows + i) * fan + j, sum0[m, n], sum1[m, n],
+                    sum2[m, n])
 
 
 def weight_gradient_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], rows: int,
@@ -424,12 +390,12 @@ def bias_gradient(out0: Vector, out1: Vector, out2: Vector, d0: Matrix, d1: Matr
     if wants_0:
         sum0 = block_sum(buffer, thread, sum0)
         if thread == 0:
-            out0[base + row] = sum0 + (out0[base + row] if add != 0 else real(0))
+            add_to(out0, base + row, sum0, add)
     if wants_1:
         sum1 = block_sum(buffer, thread, sum1)
         if thread == 0:
-            out1[base + row] = sum1 + (out1[base + row] if add != 0 else real(0))
+            add_to(out1, base + row, sum1, add)
     if wants_2:
         sum2 = block_sum(buffer, thread, sum2)
         if thread == 0:
-            out2[base + row] = sum2 + (out2[base + row] if add != 0 else real(0))
+            add_to(out2, base + row, sum2, add)

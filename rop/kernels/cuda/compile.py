@@ -213,16 +213,16 @@ class Factory:
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.parameters: dict[str, str] = dict(inspect.get_annotations(function))
         self.__doc__ = function.__doc__
-        self._made: dict[Any, Specialisation] = {}
+        self.made: dict[Any, Specialisation] = {}
 
     def __call__(self, dtype: Any, **options: Any) -> Specialisation:
         dtype = np.dtype(dtype).type
         bound = inspect.signature(self.names).bind(**options)
         bound.apply_defaults()
         key = dtype, *bound.arguments.values()
-        if key not in self._made:
-            self._made[key] = Specialisation(self, dtype, dict(bound.arguments))
-        return self._made[key]
+        if key not in self.made:
+            self.made[key] = Specialisation(self, dtype, dict(bound.arguments))
+        return self.made[key]
 
 
 def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:
@@ -251,6 +251,24 @@ def per_row(parameter: str) -> Grid:
         rows, lanes = arguments[parameter].shape
         return blocks_of(rows, STRIPES), blocks_of(lanes, WARP)
     return grid
+
+
+# -------------------------------------------------------------------------------------------------- what all files need
+@helper
+def put(y0, y1, y2, row, column, value0, value1, value2):
+    """The orders that are wanted."""
+    if wants_0:
+        y0[row, column] = value0
+    if wants_1:
+        y1[row, column] = value1
+    if wants_2:
+        y2[row, column] = value2
+
+
+@helper
+def add_to(out, place, value, add):
+    """A number of a gradient: alone, or added to what an earlier use of the same parameter has left."""
+    out[place] = value + (out[place] if add != 0 else real(0))
 
 
 @helper

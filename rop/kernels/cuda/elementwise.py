@@ -27,33 +27,20 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.scalar import compilable
+from rop.kernels.scalar import CALLS, compilable
 from rop.layers import elementwise as layer
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 
-function: Any = None            # what these templates call: bound by ``activation``
-scalar: Any = None
-
-
-def _call_0(x, a, b):
-    return function(x)
-
-
-def _call_1(x, a, b):
-    return function(x, a)
-
-
-def _call_2(x, a, b):
-    return function(x, a, b)
+scalar: Any = None              # the activation: bound by ``of_activation``
 
 
 def activation(of: Callable[..., Any], count: int) -> PerPrecision:
     """A layer's scalar function, which returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters, as a function of x and
     two parameters."""
     scalar = PerPrecision(lambda dtype: in_kernels(compilable(of, dtype, in_kernels)))
-    return device_function((_call_0, _call_1, _call_2)[count], function=scalar)
+    return device_function(CALLS[count], function=scalar)
 
 
 def of_activation(of: Callable[..., Any], count: int = 0, orders: tuple[int, ...] = ORDERS,

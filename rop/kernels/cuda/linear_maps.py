@@ -19,6 +19,7 @@ from rop.kernels.cuda.compile import (
     kernel,
     per_row,
     position,
+    put,
     real,
     wants_0,
     wants_1,
@@ -46,12 +47,7 @@ def weighted_sum(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2:
                     sum1 += factor * x1[there, lane]
                 if wants_2:
                     sum2 += factor * x2[there, lane]
-        if wants_0:
-            y0[row, lane] = sum0
-        if wants_1:
-            y1[row, lane] = sum1
-        if wants_2:
-            y2[row, lane] = sum2
+        put(y0, y1, y2, row, lane, sum0, sum1, sum2)
 
 
 def _copied_rows(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:

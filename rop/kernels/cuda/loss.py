@@ -24,8 +24,6 @@ from rop.kernels.cuda.compile import (
     Vector,
     by_order,
     formula,
-    has_1,
-    has_2,
     helper,
     kernel,
     real,
@@ -34,8 +32,8 @@ from rop.kernels.cuda.compile import (
     wants_2,
 )
 from rop.kernels.cuda.elementwise import output_1, output_2
-from rop.kernels.cuda.softmax import exponentials, inner, inner_tilt, per_pixel, place, tilt_2
-from rop.kernels.cuda.vectors import added, block_sum
+from rop.kernels.cuda.softmax import along, exponentials, inner_products, per_pixel, place, tilt_2
+from rop.kernels.cuda.sums import block_sum
 from rop.layers import elementwise
 
 sigmoid = formula(elementwise.sigmoid)
@@ -59,14 +57,6 @@ def wanted(dense, samples, pixels, row, pixel, lane):
     """The target of one number of the output, of padding that of the sample it is a copy of."""
     sample = samples[lane]
     return dense[sample if sample >= 0 else ~sample, row * pixels + pixel]
-
-
-@helper
-def along(z1, z2, row, lane):
-    """Orders 1 and 2 of the output, those that are needed."""
-    u1 = z1[row, lane] if has_1 and (wants_1 or wants_2) else real(0)
-    u2 = z2[row, lane] if has_2 and wants_2 else real(0)
-    return u1, u2
 
 
 @helper
@@ -150,8 +140,7 @@ def cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2
             if q != real(0):                                    # not 0·∞
                 share0 -= q * ((z0[row, lane] - largest) - math.log(total))
     if wants_1 or wants_2:
-        r = inner(buffer, p, z1, first, rows, lane) if has_1 else real(0)
-        s = inner_tilt(buffer, p, z1, z2, r, first, rows, lane) if wants_2 else real(0)
+        r, s = inner_products(buffer, p, z1, z2, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             u1, u2 = along(z1, z2, row, lane)
             weighted = omega * p[row, lane]
@@ -239,34 +228,6 @@ def binary_cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Mat
         share1 += change1
         share2 += change2
     report(energy0, energy1, energy2, share0, share1, share2)
-
-
-# --------------------------------------------------------------------------------------------------------------- totals
-@helper
-def block_total(buffer, shares):
-    """The sum of a vector, by one block."""
-    total = lost = real(0)
-    for i in range(cuda.threadIdx.x, shares.size, THREADS):
-        total, lost = added(total, lost, shares[i])
-    return block_sum(buffer, cuda.threadIdx.x, total)
-
-
-@kernel(lambda names, given: (1,), names=by_order)
-def total(result: Vector, energy0: Vector, energy1: Vector, energy2: Vector):
-    """result[k] = Σ of the blocks' shares of E_k."""
-    buffer = cuda.shared.array(THREADS, real)
-    if wants_0:
-        sum0 = block_total(buffer, energy0)
-        if cuda.threadIdx.x == 0:
-            result[0] = sum0
-    if wants_1:
-        sum1 = block_total(buffer, energy1)
-        if cuda.threadIdx.x == 0:
-            result[1] = sum1
-    if wants_2:
-        sum2 = block_total(buffer, energy2)
-        if cuda.threadIdx.x == 0:
-            result[2] = sum2
 
 
 @kernel(lambda names, given: (given["z"].shape[1] // WARP,), (WARP,))

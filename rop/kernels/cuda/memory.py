@@ -1,4 +1,4 @@
-"""The moving of rows: data in, outputs out, partial sums into the gradient."""
+"""The moving of rows: data in, partial sums into the gradient."""
 from __future__ import annotations
 
 from numba import cuda
@@ -12,6 +12,7 @@ from rop.kernels.cuda.compile import (
     Indices,
     Matrix,
     Vector,
+    add_to,
     blocks_of,
     by_order,
     helper,
@@ -23,7 +24,6 @@ from rop.kernels.cuda.compile import (
 )
 
 PADDED = WARP + 1           # columns of a tile that is written by rows and read by columns: no bank serves two threads
-
 
 
 @kernel(lambda names, given: (blocks_of(given["y"].shape[0], WARP), blocks_of(given["y"].shape[1], WARP)), ROW_BLOCK)
@@ -47,22 +47,6 @@ def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
             y[row_0 + i, lane_0 + cuda.threadIdx.x] = tile[cuda.threadIdx.x, i]
 
 
-@kernel(lambda names, given: (blocks_of(given["x"].shape[0], WARP), blocks_of(given["x"].shape[1], WARP)), ROW_BLOCK)
-def store(y: Matrix, x: Matrix, feature: Indices):
-    """The outputs as the user wants them: y[lane, feature[row]] = x (row, lane) for the lanes that y has."""
-    tile = cuda.shared.array((WARP, PADDED), real)
-    row_0 = cuda.blockIdx.x * WARP
-    lane_0 = cuda.blockIdx.y * WARP
-    row = row_0 + cuda.threadIdx.x
-    for i in range(cuda.threadIdx.y, WARP, STRIPES):
-        inside = row_0 + i < x.shape[0]
-        tile[i, cuda.threadIdx.x] = x[row_0 + i, lane_0 + cuda.threadIdx.x] if inside else real(0)
-    cuda.syncthreads()
-    for i in range(cuda.threadIdx.y, WARP, STRIPES):
-        if row < x.shape[0] and lane_0 + i < y.shape[0]:
-            y[lane_0 + i, feature[row]] = tile[cuda.threadIdx.x, i]
-
-
 @helper
 def slice_total(partial, i):
     """Σ over the slices of place i, in their order."""
@@ -79,11 +63,8 @@ def collect(out0: Vector, out1: Vector, out2: Vector, partial0: Matrix, partial1
     i = cuda.grid(1)
     if i < partial0.shape[1]:
         if wants_0:
-            before = out0[base + i] if add != 0 else real(0)
-            out0[base + i] = before + slice_total(partial0, i)
+            add_to(out0, base + i, slice_total(partial0, i), add)
         if wants_1:
-            before = out1[base + i] if add != 0 else real(0)
-            out1[base + i] = before + slice_total(partial1, i)
+            add_to(out1, base + i, slice_total(partial1, i), add)
         if wants_2:
-            before = out2[base + i] if add != 0 else real(0)
-            out2[base + i] = before + slice_total(partial2, i)
+            add_to(out2, base + i, slice_total(partial2, i), add)

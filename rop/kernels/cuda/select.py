@@ -16,6 +16,7 @@ from rop.kernels.cuda.compile import (
     kernel,
     per_row,
     position,
+    put,
     real,
     wants_0,
     wants_1,
@@ -105,9 +106,4 @@ def pool_back(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Ma
                         sum1 += g1[there, lane]
                     if wants_2:
                         sum2 += g2[there, lane]
-        if wants_0:
-            h0[row, lane] = sum0
-        if wants_1:
-            h1[row, lane] = sum1
-        if wants_2:
-            h2[row, lane] = sum2
+        put(h0, h1, h2, row, lane, sum0, sum1, sum2)

@@ -29,7 +29,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.vectors import stripe_largest, stripe_sum
+from rop.kernels.cuda.sums import stripe_largest, stripe_sum
 from rop.layers import softmax as layer
 
 tilt_2 = formula(layer.tilt_2)
@@ -84,14 +84,29 @@ def inner(buffer, p, z, first, rows, lane):
 
 
 @helper
+def along(z1, z2, row, lane):
+    """Orders 1 and 2 of z, those that are needed."""
+    u1 = z1[row, lane] if has_1 and (wants_1 or wants_2) else real(0)
+    u2 = z2[row, lane] if has_2 and wants_2 else real(0)
+    return u1, u2
+
+
+@helper
 def inner_tilt(buffer, p, z1, z2, r, first, rows, lane):
     """⟨p, u_2⟩, given r = ⟨p, z_1⟩."""
     total = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
-        u1 = z1[row, lane] if has_1 else real(0)
-        u2 = z2[row, lane] if has_2 else real(0)
+        u1, u2 = along(z1, z2, row, lane)
         total += p[row, lane] * tilt_2(u2, u1 - r)
     return stripe_sum(buffer, cuda.threadIdx.y, cuda.threadIdx.x, total)
+
+
+@helper
+def inner_products(buffer, p, z1, z2, first, rows, lane):
+    """⟨p, u_1⟩ and ⟨p, u_2⟩, those that are needed."""
+    r = inner(buffer, p, z1, first, rows, lane) if has_1 else real(0)
+    s = inner_tilt(buffer, p, z1, z2, r, first, rows, lane) if wants_2 else real(0)
+    return r, s
 
 
 @kernel(per_pixel, ROW_BLOCK, with_log)
@@ -109,15 +124,13 @@ def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
             if log:
                 y0[row, lane] = x0[row, lane] - (math.log(total) + largest)
     if wants_1 or wants_2:
-        r = inner(buffer, p, x1, first, rows, lane) if has_1 else real(0)
-        s = inner_tilt(buffer, p, x1, x2, r, first, rows, lane) if wants_2 else real(0)
+        r, s = inner_products(buffer, p, x1, x2, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             q = p[row, lane]
-            u1 = x1[row, lane] if has_1 else real(0)
+            u1, u2 = along(x1, x2, row, lane)
             if wants_1:
                 y1[row, lane] = u1 - r if log else q * (u1 - r)
             if wants_2:
-                u2 = x2[row, lane] if has_2 else real(0)
                 y2[row, lane] = u2 - s if log else q * (tilt_2(u2, u1 - r) - s)
 
 

@@ -1,4 +1,4 @@
-"""Sums that do not depend on chance, and kernels on vectors of parameters.
+"""Sums that do not depend on chance, over blocks of threads and over vectors of parameters.
 
 A sum is made in three steps whose order is fixed by the sizes alone: each thread adds up its own terms and carries the
 rounding errors along (so that no float64 is needed for the sum of a million float32), a tree in shared memory adds the
@@ -6,7 +6,6 @@ threads of a block, and blocks leave one number each, which the host or a second
 """
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from numba import cuda
@@ -14,14 +13,12 @@ from numba import cuda
 from rop.kernels.cuda.compile import (
     STRIPES,
     THREADS,
-    Count,
     Matrix,
     Number,
     Vector,
     blocks_of,
     helper,
     kernel,
-    per_number,
     real,
 )
 
@@ -153,70 +150,3 @@ def finite(x: Vector, partial: Vector):
     total = block_sum(buffer, cuda.threadIdx.x, total)
     if cuda.threadIdx.x == 0:
         partial[cuda.blockIdx.x] = total
-
-
-# -------------------------------------------------------------------------------------------------------------- updates
-@kernel(per_number("y"))
-def fill(y: Vector, value: Number):
-    """y = value."""
-    i = cuda.grid(1)
-    if i < y.size:
-        y[i] = value
-
-
-@kernel(per_number("y"))
-def scale(y: Vector, x: Vector, factor: Number):
-    """y = factor·x; y may be x."""
-    i = cuda.grid(1)
-    if i < y.size:
-        y[i] = factor * x[i]
-
-
-@kernel(per_number("y"))
-def axpy(y: Vector, x: Vector, factor: Number):
-    """y += factor·x."""
-    i = cuda.grid(1)
-    if i < y.size:
-        y[i] += factor * x[i]
-
-
-@kernel(per_number("w"))
-def plain(w: Vector, g: Vector, h: Vector, factor: Number, rate: Number):
-    """w −= rate·(g + factor·h)."""
-    i = cuda.grid(1)
-    if i < w.size:
-        step = g[i]
-        if factor != real(0):                                   # without a penalty there is no h
-            step += factor * h[i]
-        w[i] -= rate * step
-
-
-@kernel(per_number("w"))
-def sgd(w: Vector, velocity: Vector, g: Vector, h: Vector, factor: Number, rate: Number, momentum: Number,
-        decay: Number, nesterov: Count):
-    """p = g + factor·h + decay·w; velocity = momentum·velocity + p; w −= rate·(velocity, or p + momentum·velocity)."""
-    i = cuda.grid(1)
-    if i < w.size:
-        p = g[i] + decay * w[i]
-        if factor != real(0):
-            p += factor * h[i]
-        moved = momentum * velocity[i] + p
-        velocity[i] = moved
-        w[i] -= rate * (p + momentum * moved if nesterov != 0 else moved)
-
-
-@kernel(per_number("w"))
-def adam(w: Vector, mean: Vector, squares: Vector, g: Vector, h: Vector, factor: Number, rate: Number, beta1: Number,
-         beta2: Number, eps: Number, decay: Number, unbiased: Number):
-    """Moments of p = g + factor·h + decay·w, and w −= rate·mean / (√squares·unbiased + ε); the caller's rate and
-    ``unbiased`` correct the biases of both moments."""
-    i = cuda.grid(1)
-    if i < w.size:
-        p = g[i] + decay * w[i]
-        if factor != real(0):
-            p += factor * h[i]
-        first = beta1 * mean[i] + (real(1) - beta1) * p
-        second = beta2 * squares[i] + (real(1) - beta2) * p * p
-        mean[i] = first
-        squares[i] = second
-        w[i] -= rate * first / (math.sqrt(second) * unbiased + eps)
