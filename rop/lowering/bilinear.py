@@ -17,7 +17,7 @@ from rop.lowering.geometry import Geometry
 from rop.lowering.plan import Operation, Plan, Slot, Value
 from rop.program import Buffer, Code, Operand, Ref
 
-WIDE = 4096                 # weights of a linear layer from which its gradient is a matrix product over all tiles
+WIDE = 16384                # weights of a linear layer from which its gradient is a matrix product over all tiles
 REGROUP = 48                # fan-in from which copying the output gradient into blocks pays
 SLICES = 8                  # units for what is divided among threads
 
