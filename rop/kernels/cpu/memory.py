@@ -16,8 +16,8 @@ def reals(address, count):
 
 @helper
 def of_pixel(address, place):
-    """The rows of one pixel, as an array (rows, lanes); ``place`` is (pixel, rows, lanes). Loops over two indices become
-    vector code; over a flat array they do not, because a sum of two might be negative and count from the end."""
+    """The rows of one pixel, as an array (rows, lanes); ``place`` is (pixel, rows, lanes). Loops over two indices are
+    vector code; over a flat array they are not, because a sum of two might be negative and count from the end."""
     pixel, rows, lanes = place
     return carray(as_pointer(address + pixel * rows * lanes * itemsize), (rows, lanes), real)
 
