@@ -91,7 +91,7 @@ class Descent:
         elif optimizer.momentum or optimizer.weight_decay:
             self._velocity = aligned(n, self.dtype)
         layers = [(op, net_name) for op in space.plan.normalisations for net_name in [self.net.name_of(op.layer)]]
-        rows = [[space.address("channels") + op.tables[0] * self.dtype.itemsize, op.channels,
+        rows = [[space.address("channels0") + op.tables[0] * self.dtype.itemsize, op.channels,
                  self._state[f"{name}.running_mean"].ctypes.data, self._state[f"{name}.running_var"].ctypes.data]
                 for op, name in layers]
         self._normalisations = np.array(rows, np.int64).reshape(-1, 4)

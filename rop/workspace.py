@@ -211,7 +211,7 @@ class Workspace:
         self._spaces["sums_step"] = Space(sums_step)
         self._space("sums", self.chunk * sums_step // 8, np.float64, sums_step)
         self._space("scratch", self.chunk * plan.scratch_rows * plan.lanes, dtype, plan.scratch_rows * plan.lane_bytes)
-        for name, kind in (("batch", dtype), ("channels", dtype), ("totals", np.float64), ("state", dtype)):
+        for name, kind in (("batch", dtype), ("totals", np.float64), ("state", dtype)):
             self._space(name, plan.sizes[name], kind)
         self._space("zeros", plan.zero_rows * plan.lanes, dtype)
         self._space("ones", max((n.channels for n in plan.normalisations), default=1), dtype)
@@ -234,11 +234,12 @@ class Workspace:
         return array
 
     def _for_parameters(self, name: str, version: int) -> None:
-        """Room for a vector of parameters and its panels: w, or a direction."""
+        """Room for a vector of parameters, w or a direction, for its panels and for what batchnorm makes of it."""
         n = self.plan.graph.size
         self._space(name, n + PADDING, self.dtype)
         self._space(f"packed{version}", self.plan.sizes["packed"] + 16, self.dtype)
         self._space(f"panels{version}", self.plan.sizes["panels"] + 16, self.dtype)
+        self._space(f"channels{version}", self.plan.sizes["channels"], self.dtype)
 
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -277,7 +278,7 @@ class Workspace:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
         for operation in self.plan.normalisations:
             c = operation.channels
-            table = self._arrays["channels"][operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
+            table = self._arrays["channels0"][operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
             yield (self.plan.graph.name_of(operation.layer), table[batchnorm.MEAN], table[batchnorm.VARIANCE],
                    table[batchnorm.COUNT])
 
@@ -311,8 +312,8 @@ class Workspace:
     def poison(self) -> None:
         """Fills everything that a pass must write before it reads with NaN (for tests)."""
         for name, array in self._arrays.items():
-            scratch = name.startswith(("plane", "partial", "packed", "panels", "out", "energy", "sums", "scratch"))
-            if scratch or name in ("batch", "channels", "totals"):
+            scratch = name.startswith(("plane", "partial", "packed", "panels", "channels", "out", "energy", "sums"))
+            if scratch or name in ("batch", "totals", "scratch"):
                 array[:] = np.nan
         self.forget()
 

@@ -173,8 +173,9 @@ def test_jet_equals_the_single_calls(name: str, dtype: Any) -> None:
 
 @both_precisions
 @every_network
-def test_a_block_of_directions_equals_its_columns(name: str, dtype: Any) -> None:
-    f, w, u, v = start(name, dtype)
+@pytest.mark.parametrize("training", [True, False])
+def test_a_block_of_directions_equals_its_columns(name: str, dtype: Any, training: bool) -> None:
+    f, w, u, v = start(name, dtype, training=training)
     p = f.at(w)
     for columns in (0, 1, 3, 9, 17):  # also more than go through the network together
         block = np.stack([u - k * v for k in range(columns)], axis=1) if columns else np.zeros((u.size, 0), dtype)

@@ -67,8 +67,14 @@ def usps(activation: Any = rop.ReLU) -> Any:
 
 
 def wide() -> Any:
-    """Wide enough to leave the small-layer kernels, with widths that are no multiple of anything."""
-    return rop.Sequential(rop.Linear(131, 259), rop.Tanh(), rop.Linear(259, 67), rop.SiLU(), rop.Linear(67, 10))
+    """Two layers whose gradients are products over all tiles: of rows that are whole blocks, and of others."""
+    return rop.Sequential(rop.Linear(131, 256), rop.Tanh(), rop.Linear(256, 67), rop.SiLU(), rop.Linear(67, 10))
+
+
+def wide_image() -> Any:
+    """Such a layer behind an image, whose rows lie in another order than its columns."""
+    return rop.Sequential(rop.Conv2d(1, 16, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(896, 19), rop.Tanh(),
+                          rop.Linear(19, 3))  # fmt: skip
 
 
 def mixed() -> Any:
@@ -128,6 +134,7 @@ def settings() -> dict[str, Setting]:
         "usps": Setting(usps(), rop.CrossEntropy(label_smoothing=0.1), (1, 16, 16), 10),
         "usps tanh": Setting(usps(rop.Tanh), rop.MSE(), (1, 16, 16), 10),
         "wide": Setting(wide(), rop.CrossEntropy(), (131,), 10),
+        "wide image": Setting(wide_image(), rop.CrossEntropy(), (1, 7, 8), 3),
         "mixed": Setting(mixed(), rop.NLL(), (6,), 4),
         "residual": Setting(residual(), rop.BCEWithLogits(), (1, 6, 5), 3),
         "dense": Setting(dense(), rop.CrossEntropy(reduction="sum"), (2, 4, 3), 3),

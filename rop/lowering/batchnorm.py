@@ -45,8 +45,8 @@ class BatchNormOperation(Operation):
             plan.slots.append(Slot(self.gradient_at, index, add))
 
     # References. ------------------------------------------------------------------------------------------------------
-    def _tables(self, plan: Plan, k: int) -> dict[str, Operand]:
-        return {f"table{j}": plan.batch("channels", self.tables[min(j, k)]) for j in ORDERS}
+    def _tables(self, plan: Plan, k: int, direction: int) -> dict[str, Operand]:
+        return {f"table{j}": plan.panel("channels", min(j, k), direction, self.tables[min(j, k)]) for j in ORDERS}
 
     def _sizes(self, plan: Plan) -> dict[str, Operand]:
         return {"samples": Ref("samples"), "pixels": self.y.pixels, "channels": self.channels, "lanes": plan.lanes,
@@ -69,14 +69,14 @@ class BatchNormOperation(Operation):
     # Passes. ----------------------------------------------------------------------------------------------------------
     def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if self.frozen:
-            code.once(batchnorm.frozen, order=k, **self._tables(plan, k), channels=self.channels,
+            code.once(batchnorm.frozen, order=k, **self._tables(plan, k, direction), channels=self.channels,
                       mean=plan.batch("state", self.state), variance=plan.batch("state", self.state, self.channels),
                       eps=float(self.layer.eps), **self._gamma(plan, k, direction))
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k not in self.y.levels:
             return
-        inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k)
+        inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k, direction)
         if not self.frozen:
             code.tile(batchnorm.moments, sums=Ref("sums", 8 * self.sums), order=k, **inputs, table0=tables["table0"],
                       table1=tables["table1"], **self._sizes(plan))
@@ -86,7 +86,7 @@ class BatchNormOperation(Operation):
                   beta=self._beta(plan, k, direction), pixels=self.y.pixels, channels=self.channels, lanes=plan.lanes)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k)
+        inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k, direction)
         gradients = plan.gradients_of("g", self.g, k)
         code.tile(batchnorm.gradient_sums, sums=Ref("sums", 8 * self.sums), order=k, **inputs, **gradients, **tables,
                   **self._sizes(plan))
