@@ -4,13 +4,17 @@ for each other's turn, and short work is many times faster on a single one. Resu
 
 from __future__ import annotations
 
+import statistics
 import time
 
 FIRST = 4               # calls with threads before the other way is tried
-TRIAL = 3               # calls of a trial; the first one wakes threads that sleep, and does not count
-BETWEEN = 20            # times as long as a trial took the better way goes on before the other one is tried again
-NEW = 0.25              # weight of a new measurement in the average,
+TRIAL = 3               # calls of a trial, at least,
+TRIAL_SECONDS = 5e-3    # and what they take together: in the first half threads wake, find a core and warm its cache
+BETWEEN = 20            # times as long as a trial took the better way goes on before the other one is tried again,
+SOON = 2                # or just so long when threads have been left: more often than not a disturbance is over soon
+NEW = 0.25              # weight of a new measurement in the average, less for calls that are short beside a trial,
 MOST = 2.0              # which counts as at most so many times the average: a single interruption does not decide
+CLEARLY = 0.8           # threads are left only for what takes less than this part of their time: a few calls mislead
 PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
 
 
@@ -18,7 +22,7 @@ class Pace:
     """Chooses between running in parallel and alone by what the last calls took on average.
 
     >>> pace = Pace()
-    >>> for parallel, seconds in 4 * [(True, 3e-3)] + 3 * [(False, 1e-3)]:
+    >>> for parallel, seconds in 4 * [(True, 3e-3)] + 5 * [(False, 1e-3)]:
     ...     assert pace.parallel() == parallel
     ...     pace.measured(parallel, seconds)
     >>> pace.parallel()
@@ -32,6 +36,7 @@ class Pace:
         self._calls = FIRST                             # before a trial,
         self._seconds = 0.0                             # and seconds of calls
         self._trial: list[float] | None = None          # seconds of its calls, while one is under way
+        self._between = BETWEEN
         self._ended = float("-inf")
         self._warm = False
 
@@ -47,25 +52,39 @@ class Pace:
         self._ended = time.perf_counter()
         if self._trial is not None:
             self._trial.append(seconds)
-            if len(self._trial) == TRIAL:
-                self._decide(sum(self._trial[1:]) / (TRIAL - 1))
+            if len(self._trial) >= TRIAL and sum(self._trial) >= TRIAL_SECONDS:
+                self._decide(_typical(self._trial[len(self._trial) // 2:]))
             return
         usual = seconds if self._usual is None else self._usual
+        weight = min(NEW, seconds / TRIAL_SECONDS)
         seconds = min(seconds, MOST * usual)
         self._calls -= 1
         self._seconds -= seconds
         if self._warm:
-            self._usual = usual + NEW * (seconds - usual)
-        slower = self._usual is not None and self._usual > self._other      # than the other way was when it was tried
+            self._usual = usual + weight * (seconds - usual)
+        slower = self._usual is not None and self._better(self._other)
         if (self._calls <= 0 and self._seconds <= 0) or slower:
             self._trial = []
 
     def _decide(self, seconds: float) -> None:
         """The end of a trial, which took so long a call."""
         assert self._trial is not None
-        self._seconds = BETWEEN * sum(self._trial)
-        if self._usual is not None and seconds < self._usual:
+        if self._usual is not None and self._better(seconds):
             self._way, self._usual, self._other = not self._way, seconds, self._usual
+            self._between = BETWEEN if self._way else SOON
         else:
             self._other = seconds
+            self._between = min(BETWEEN, 2 * self._between)
+        self._seconds = self._between * sum(self._trial)
         self._trial = None
+
+    def _better(self, seconds: float) -> bool:
+        """Whether the other way, taking so long, is the one to choose."""
+        assert self._usual is not None
+        return seconds < (CLEARLY if self._way else 1.0) * self._usual
+
+
+def _typical(seconds: list[float]) -> float:
+    """The mean, a single interruption left out."""
+    most = MOST * statistics.median(seconds)
+    return statistics.fmean(min(one, most) for one in seconds)
