@@ -15,6 +15,7 @@ SOON = 2                # or just so long when threads have been left: more ofte
 NEW = 0.25              # weight of a new measurement in the average, less for calls that are short beside a trial,
 MOST = 2.0              # which counts as at most so many times the average: a single interruption does not decide
 CLEARLY = 0.8           # threads are left only for what takes less than this part of their time: a few calls mislead
+LONG = 5e-3             # seconds of a call that always uses threads: at worst they take turns, and trials are dear
 PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
 
 
@@ -63,7 +64,8 @@ class Pace:
         if self._warm:
             self._usual = usual + weight * (seconds - usual)
         slower = self._usual is not None and self._better(self._other)
-        if (self._calls <= 0 and self._seconds <= 0) or slower:
+        short = not self._way or usual < LONG
+        if short and ((self._calls <= 0 and self._seconds <= 0) or slower):
             self._trial = []
 
     def _decide(self, seconds: float) -> None:

@@ -19,6 +19,13 @@ class Clock:
         return self.now
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that calls of whole seconds are compared."""
+    if "long" not in request.node.name:
+        monkeypatch.setattr(module, "LONG", float("inf"))
+
+
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
@@ -126,7 +133,15 @@ def test_threads_are_not_left_for_a_small_gain() -> None:
     assert run(pace, 100, 1.05, 1.0).count(True) <= 2 * TRIAL
 
 
-def test_trials_of_short_calls_are_longer() -> None:
+def test_long_calls_always_use_threads() -> None:
+    pace = Pace()
+    assert all(run(pace, 100, 2 * module.LONG, module.LONG))
+    pace = Pace()
+    run(pace, 200, module.LONG / 2, module.LONG / 9)
+    assert run(pace, 200, 3 * module.LONG, 4 * module.LONG)[-1]  # a pass may become longer
+
+
+def test_trials_of_short_calls_last_as_long() -> None:
     """A thread that wakes has to find a core first, and its data have to come over."""
     short, calls = TRIAL_SECONDS / 100, 100
     slow_at_first = cycle(calls // 2 * [3 * short] + 10_000 * [short])
