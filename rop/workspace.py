@@ -327,7 +327,9 @@ class Workspace:
         return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf(n + PADDING).take()[:n]
 
     def _shelf(self, count: int) -> Shelf:
-        return self._shelves.setdefault(count, Shelf(count, self.dtype))
+        if count not in self._shelves:
+            self._shelves[count] = Shelf(count, self.dtype)
+        return self._shelves[count]
 
     # ------------------------------------------------------------------------------------------ what users give and get
     def keep(self, w: np.ndarray) -> np.ndarray:
@@ -353,7 +355,7 @@ class Workspace:
         return rows
 
     def _rows(self, k: int) -> np.ndarray:
-        """k vectors with PADDING, each from a cache line on."""
+        """k vectors with PADDING; long ones each from a cache line on."""
         n = -(-(self.plan.graph.size + PADDING) // 16) * 16
         return (self._shelf(k * n).take() if n >= LONG_RESULT else np.empty(k * n, self.dtype)).reshape(k, n)
 

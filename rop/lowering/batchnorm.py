@@ -5,7 +5,7 @@ import numpy as np
 
 from rop.kernels.cpu import batchnorm
 from rop.layers.batchnorm import BatchNorm
-from rop.lowering.plan import Operation, Plan, Slot, Value
+from rop.lowering.plan import Operation, Plan, Value
 from rop.program import ORDERS, Code, Operand, Ref
 
 
@@ -42,7 +42,7 @@ class BatchNormOperation(Operation):
             self.gradient_share = plan.partial(index, add)
         else:
             self.gradient_at = plan.reserve("batch", 2 * self.channels)
-            plan.slots.append(Slot(self.gradient_at, index, add))
+            plan.slot(self.gradient_at, index, add)
 
     # References. ------------------------------------------------------------------------------------------------------
     def _tables(self, plan: Plan, k: int, direction: int) -> dict[str, Operand]:

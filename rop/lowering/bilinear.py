@@ -14,7 +14,7 @@ from rop.kernels.cpu.vector import BLOCK
 from rop.layers import Conv2d, Linear
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry
-from rop.lowering.plan import Operation, Plan, Slot, Value
+from rop.lowering.plan import Operation, Plan, Value
 from rop.program import Buffer, Code, Operand, Ref
 
 WIDE = 16384                # weights of a linear layer from which its gradient is a matrix product over all tiles
@@ -50,6 +50,8 @@ class Products(Operation):
     """Linear and Conv2d: what both have in common. How the gradient of W is made is each one's own business."""
 
     layer: Linear | Conv2d
+    rows: int                                            # outputs and inputs (of a pixel); set by Linear and Conv2d
+    inputs: int
     groups = 1
     forward_layout = backward_layout = IN_PANELS         # how W lies for y = W x and for Wᵀ δ
 
@@ -66,15 +68,6 @@ class Products(Operation):
         self.relu = False                                # set when a ReLU disappears into this product
         self.tied = sum(other.layer is layer for other in plan.graph.nodes) > 1
         self._tables: dict[str, Any] = {}
-
-    @property
-    def rows(self) -> int:
-        """Outputs (of a pixel)."""
-        raise NotImplementedError
-
-    @property
-    def inputs(self) -> int:
-        raise NotImplementedError
 
     # Weights: where they lie in w, and as panels. ---------------------------------------------------------------------
     def weight_index(self) -> np.ndarray:
@@ -206,21 +199,13 @@ class LinearProducts(Products):
     layer: Linear
 
     def __init__(self, plan: Plan, node: Node, layer: Linear, x: Value):
-        self.layer = layer
+        self.rows, self.inputs = layer.out_features, layer.in_features
         super().__init__(plan, layer, x, plan.shapes[node], Geometry((1, 1), (1, 1)))
         is_large = self.rows * self.fan >= WIDE
         self.is_wide = is_large and not self.tied
         if x.row_order is None:
             self.forward_layout = BY_ROWS
             self.backward_layout = IN_PANELS if is_large else BY_COLUMNS
-
-    @property
-    def rows(self) -> int:
-        return self.layer.out_features
-
-    @property
-    def inputs(self) -> int:
-        return self.layer.in_features
 
     @property
     def _transposes(self) -> bool:
@@ -251,14 +236,18 @@ class LinearProducts(Products):
         blocks = -(-self.fan // per_block)
         self.columns = (blocks | 1 if self.is_wide else blocks) * per_block
         self.transposed = plan.buffer(self.columns, self.source.levels)
-        index = np.full((self.rows, self.columns), plan.graph.size)              # beyond w: padding
-        index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
         self.wide_at: int | None = None
         if not self.is_wide:
-            self.weight_share = plan.partial(index.ravel(), not plan.first_use(self.layer, "weight"))
+            self.weight_share = plan.partial(self._padded_index(plan), not plan.first_use(self.layer, "weight"))
         elif self.source.row_order is not None or self.fan % per_block:
-            self.wide_at = plan.reserve("batch", index.size)
-            plan.slots.append(Slot(self.wide_at, index.ravel(), False))
+            self.wide_at = plan.reserve("batch", self.rows * self.columns)
+            plan.slot(self.wide_at, self._padded_index(plan), False)
+
+    def _padded_index(self, plan: Plan) -> np.ndarray:
+        """Position in w of (row, column), flat; beyond w for columns that are padding."""
+        index = np.full((self.rows, self.columns), plan.graph.size)
+        index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
+        return index.ravel()
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         super().forward(plan, code, k, direction)
@@ -304,19 +293,12 @@ class ConvProducts(Products):
     layer: Conv2d
 
     def __init__(self, plan: Plan, node: Node, layer: Conv2d, x: Value):
-        self.layer, self.groups, shape = layer, layer.groups, plan.shapes[node]
+        self.rows, self.inputs, self.groups = layer.out_channels, layer.in_channels, layer.groups
+        shape = plan.shapes[node]
         padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])
         image = (x.shape[1] + 2 * x.border[0], x.shape[2] + 2 * x.border[1])
         super().__init__(plan, layer, x, shape, Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride,
                                                          padding, layer.dilation))
-
-    @property
-    def rows(self) -> int:
-        return self.layer.out_channels
-
-    @property
-    def inputs(self) -> int:
-        return self.layer.in_channels
 
     def _plan_weight_gradient(self, plan: Plan) -> None:
         x, one_group = self.source, self.groups == 1

@@ -82,7 +82,7 @@ def _emit_results(plan: Plan, code: Code, k: int, direction: int, slot: int, out
     one = plan.tables.put([1])
     for family in FAMILIES:
         for piece in plan.slots:
-            if (piece.add, plan.in_runs(piece.index)) == family:
+            if piece.family == family:
                 _collect(plan, code, family, piece.index, out=out, partial=Ref("batch", piece.at * plan.itemsize, 0),
                          step=0, tiles=one)
         if plan.partial_index[family]:

@@ -56,15 +56,6 @@ class Value:
         return self.pixels * self.channels
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A piece of the parameters' gradient that is one sum for the whole batch."""
-
-    at: int                                  # in the space "batch"
-    index: np.ndarray                        # position in w of each number
-    add: bool                                # a second use of tied parameters
-
-
 class Family(NamedTuple):
     """Partial sums that are collected together: a second use of tied parameters or not, in long runs of w or not."""
 
@@ -74,6 +65,15 @@ class Family(NamedTuple):
 
 FAMILIES = tuple(Family(add, in_runs) for add in (False, True) for in_runs in (False, True))
 LONG_RUN = 8                # numbers on average from which it pays to move runs of w instead of single numbers
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A piece of the parameters' gradient that is one sum for the whole batch."""
+
+    at: int                                  # in the space "batch"
+    index: np.ndarray                        # position in w of each number
+    family: Family
 
 
 @dataclass(frozen=True)
@@ -143,10 +143,14 @@ class Plan:
     def partial(self, index: np.ndarray, add: bool) -> Partial:
         """A place in each tile's partial sums for numbers that belong to these positions of w; those beyond w belong
         nowhere."""
-        family = Family(add, self.in_runs(index))
+        family = self._family(index, add)
         start = self._partial_count(family)
         self.partial_index[family].append(index)
         return Partial(start, family)
+
+    def slot(self, at: int, index: np.ndarray, add: bool) -> None:
+        """Numbers in the space "batch" that belong to these positions of w."""
+        self.slots.append(Slot(at, index, self._family(index, add)))
 
     def _partial_count(self, *families: Family) -> int:
         return sum(len(index) for family in families for index in self.partial_index[family])
@@ -157,10 +161,9 @@ class Plan:
         lengths = np.diff(starts, append=index.size)
         return np.stack([starts, index[starts], lengths], axis=1)[index[starts] < self.graph.size]
 
-    def in_runs(self, index: np.ndarray) -> bool:
-        """Whether an index is made of long runs."""
+    def _family(self, index: np.ndarray, add: bool) -> Family:
         runs = self.runs(index)
-        return len(runs) == 1 or bool(runs[:, 2].sum() >= LONG_RUN * len(runs))
+        return Family(add, len(runs) == 1 or bool(runs[:, 2].sum() >= LONG_RUN * len(runs)))
 
     @property
     def zero_rows(self) -> int:
