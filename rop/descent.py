@@ -90,6 +90,9 @@ class Descent:
             self._velocity, self._squares = aligned(n, self.dtype), aligned(n, self.dtype)
         elif optimizer.momentum or optimizer.weight_decay:
             self._velocity = aligned(n, self.dtype)
+        for name, array in (("before", self._before), ("velocity", self._velocity), ("squares", self._squares)):
+            if array is not None:
+                space.watch(name, array)
         layers = [(op, net_name) for op in space.plan.normalisations for net_name in [self.net.name_of(op.layer)]]
         rows = [[space.address("channels0") + op.tables[0] * self.dtype.itemsize, op.channels,
                  self._state[f"{name}.running_mean"].ctypes.data, self._state[f"{name}.running_var"].ctypes.data]
@@ -154,6 +157,7 @@ class Descent:
             else:
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
+            self._space.check_guards(self._passes, (first + max(done - 1, 0)) * self._space.tiles)
         if not whole:                                   # cancelled in the middle of a step, which will start again
             self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
         failed = whole and done < count
@@ -199,7 +203,7 @@ class Descent:
         assert targets is not None
         data = self._epoch_data = Data(self._data.x, targets, 1.0, self._samples)
         space.bind(data)
-        passes = [space.bound(((k, 0),), (0,)).bound for k in ORDERS]
+        passes = self._passes = [space.bound(((k, 0),), (0,)).bound for k in ORDERS]
         output, labels = space.plan.output, targets.labels
         shown = labels is not None and output.pixels == 1
 

@@ -141,6 +141,7 @@ class Bound:
         stages = [stage for stage in code.stages if stage.instructions]
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
+        self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
         self._moving: dict[str, list[tuple[int, int, int]]] = {}      # space -> row, operand, offset in it
         row = 0
         for s, stage in enumerate(stages):
@@ -155,6 +156,11 @@ class Bound:
         self.pace = Pace()
         # as plain integers: asking an array for its address costs a microsecond
         self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
+
+    def alone(self, row: int) -> np.ndarray:
+        """The stages of a pass that has this one instruction only."""
+        (units,) = (units for first, end, units in self.stages.tolist() if first <= row < end)
+        return np.array([[row, row + 1, units]], np.int64)
 
     def move(self, addresses: dict[str, int]) -> None:
         """Puts other arrays of the same layout in place: new addresses for movable spaces."""

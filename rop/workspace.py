@@ -11,13 +11,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numba
 import numpy as np
 
+from rop import guard
 from rop.devices import Orders
 from rop.errors import ArgumentError
 from rop.graph import Graph
@@ -37,7 +38,6 @@ CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
 BLOCK_OF_VECTORS = 8                    # directions that go through the network together
 LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
-PADDING = 16                            # numbers after the last parameter that kernels may write to
 SHELF = 8                               # such arrays that are kept for another time, …
 SHELF_BYTES = 64 << 20                  # … as long as they do not take more than this
 LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
@@ -90,12 +90,17 @@ def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int,
 def aligned(count: int, dtype: Any) -> np.ndarray:
     """Zeros that start at a cache line."""
     count = max(count, 1)
-    return at_cache_line(np.zeros(count * np.dtype(dtype).itemsize + 64, np.uint8), count, dtype)
+    return at_cache_line(np.zeros(room(count, dtype), np.uint8), count, dtype)
+
+
+def room(count: int, dtype: Any) -> int:
+    """Bytes in which an array can start at a cache line, with guard zones around it."""
+    return count * np.dtype(dtype).itemsize + 64 + 2 * guard.BYTES
 
 
 def at_cache_line(raw: np.ndarray, count: int, dtype: Any) -> np.ndarray:
-    """The first ``count`` numbers in raw bytes that start at a cache line."""
-    start = -raw.ctypes.data % 64
+    """``count`` numbers in raw bytes that start at a cache line."""
+    start = -raw.ctypes.data % 64 + guard.BYTES
     return raw[start:start + count * np.dtype(dtype).itemsize].view(dtype)
 
 
@@ -113,7 +118,7 @@ class Shelf:
         free = [i for i, n in enumerate(sys.getrefcount(array) for array in self._arrays) if i > 0 and n == self._idle]
         if free:
             return self._view(self._arrays[free[0]])
-        made = np.empty(self._count * np.dtype(self._dtype).itemsize + 64, np.uint8)
+        made = np.empty(room(self._count, self._dtype), np.uint8)
         if len(self._arrays) <= self._most:
             self._arrays.append(made)
         return self._view(made)
@@ -199,6 +204,7 @@ class Workspace:
     def _allocate(self) -> None:
         plan, dtype, item = self.plan, self.dtype, self.plan.itemsize
         self._arrays: dict[str, np.ndarray] = {}
+        self._guards = guard.Guards()
         self._spaces: dict[str, Space] = {"number": Space(0)}
         for k in ORDERS:
             whole = k < self.kept and self.tiles > self.chunk
@@ -231,14 +237,37 @@ class Workspace:
         array = aligned(count, dtype)
         self._arrays[name] = array
         self._spaces[name] = Space(int(array.ctypes.data), step, whole)
+        if guard.ACTIVE:
+            self._guard(name, array, step)
         return array
+
+    def _guard(self, name: str, array: np.ndarray, step: int) -> None:
+        """Watches the guard zones around a space and between its pieces, those of each tile if it has a step."""
+        self.watch(name, array)
+        plan, kind = self.plan, name.rstrip("0123456789")
+        if name == "zeros":
+            self._guards.constant(name, array)
+        gaps, unit = plan.gaps.get(name if kind == "plane" else kind, []), plan.lanes if kind == "plane" else 1
+        used = {"plane": max(plan.plane_rows.values()), "sums": plan.sizes["sums"]}.get(kind)
+        if kind == "partial":
+            gaps, used = plan.partial_gaps(), plan.partial_size
+        tiles = array.reshape(-1, step // array.itemsize) if step and used is not None else array[None]
+        if used is not None:
+            gaps = [*gaps, (used, tiles.shape[1] // unit - used)]
+        for start, length in gaps:
+            self._guards.gap(f"in {name} after {start}", tiles[:, start * unit:(start + length) * unit])
+
+    def watch(self, name: str, array: np.ndarray) -> None:
+        """Lets the guard mode look after the gaps around an array of ``aligned``."""
+        if guard.ACTIVE:
+            self._guards.watch(guard.edges(name, array))
 
     def _for_parameters(self, name: str, version: int) -> None:
         """Room for a vector of parameters, w or a direction, for its panels and for what batchnorm makes of it."""
         n = self.plan.graph.size
-        self._space(name, n + PADDING, self.dtype)
-        self._space(f"packed{version}", self.plan.sizes["packed"] + 16, self.dtype)
-        self._space(f"panels{version}", self.plan.sizes["panels"] + 16, self.dtype)
+        self._space(name, n, self.dtype)
+        self._space(f"packed{version}", self.plan.sizes["packed"], self.dtype)
+        self._space(f"panels{version}", self.plan.sizes["panels"], self.dtype)
         self._space(f"channels{version}", self.plan.sizes["channels"], self.dtype)
 
     def array(self, name: str) -> np.ndarray:
@@ -315,6 +344,7 @@ class Workspace:
             scratch = name.startswith(("plane", "partial", "packed", "panels", "channels", "out", "energy", "sums"))
             if scratch or name in ("batch", "totals", "scratch"):
                 array[:] = np.nan
+        self._guards.arm()
         self.forget()
 
     def forget(self) -> None:
@@ -324,7 +354,7 @@ class Workspace:
     def fresh(self) -> np.ndarray:
         """An array for a vector of parameters, to give away."""
         n = self.plan.graph.size
-        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf(n + PADDING).take()[:n]
+        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf(n).take()
 
     def _shelf(self, count: int) -> Shelf:
         if count not in self._shelves:
@@ -355,14 +385,13 @@ class Workspace:
         return rows
 
     def _rows(self, k: int) -> np.ndarray:
-        """k vectors with PADDING; long ones each from a cache line on."""
-        n = -(-(self.plan.graph.size + PADDING) // 16) * 16
+        """k vectors in rows of whole cache lines, with a guard zone between them; long ones start at a cache line."""
+        n = -(-self.plan.graph.size // 16) * 16 + guard.BYTES // self.dtype.itemsize
         return (self._shelf(k * n).take() if n >= LONG_RESULT else np.empty(k * n, self.dtype)).reshape(k, n)
 
     def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Kernels may write up to PADDING numbers after a column."""
-        rows = self._rows(k)
-        return rows[:, :self.plan.graph.size].T, list(rows)
+        rows = self._rows(k)[:, :self.plan.graph.size]
+        return rows.T, list(rows)
 
     # ---------------------------------------------------------------------------------------------------------- passes
     @property
@@ -410,7 +439,7 @@ class Workspace:
         for i in results:
             name = result_space(orders, i)
             if name not in self._arrays:
-                self._space(name, self.plan.graph.size + PADDING, self.dtype)
+                self._space(name, self.plan.graph.size, self.dtype)
 
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read."""
@@ -421,7 +450,7 @@ class Workspace:
 
     def run(self, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
-        in Taylor coefficients, as fresh arrays or, if the batch is one chunk, in arrays with PADDING at their end."""
+        in Taylor coefficients, as fresh arrays or ``into`` places of ``new_block``."""
         ready = self.bound(orders, results)
         if self.chunk == self.tiles:
             return self._run_at_once(ready, orders, results, into)
@@ -447,32 +476,54 @@ class Workspace:
                 place[:n] = result
             return into
         names = [result_space(orders, i) for i in results]
-        arrays = [self._shelf(n + PADDING).take() for _ in names] if into is None else into
+        arrays = [self._shelf(n).take() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
-            self._execute(ready.bound, 0, self.tiles)
+            self._execute(ready.bound, 0, self.tiles, arrays)
         finally:
             ready.bound.move({name: self.address(name) for name in names})
-        return [array[:n] for array in arrays]
+        return arrays
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
         """The forward pass alone; result (batch, features) gets the outputs."""
         self.bind(data)
         bound = self.bound(((0, 0),), ()).bound
-        bound.move(data.addresses(result))
+        place = aligned(result.size, self.dtype).reshape(result.shape) if guard.ACTIVE else result
+        bound.move(data.addresses(place))
         for first in range(0, self.tiles, self.chunk):
-            self._execute(bound, first, min(self.chunk, self.tiles - first))
+            self._execute(bound, first, min(self.chunk, self.tiles - first), [place])
+        if place is not result:
+            result[:] = place
 
-    def _execute(self, bound: Bound, first: int, tiles: int) -> None:
+    def _execute(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
+        """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
         self._arrays["tile_count"][0] = tiles
         arguments = (*bound.address, tiles, first, self.cancel_address)
+        around = [zone for array in results for zone in guard.edges("a result", array)] if guard.ACTIVE else []
+        for zone in around:
+            zone.fill()
         if len(bound.table) * self.stride * tiles >= LONG_RUN:
             self.call_aside(lambda: runner(in_home_process())(*arguments))
+        else:
+            parallel = in_home_process() and bound.pace.parallel()
+            start = time.perf_counter()
+            runner(parallel)(*arguments)
+            bound.pace.measured(parallel, time.perf_counter() - start)
+        self.check_guards([bound], first, around)
+
+    def check_guards(self, passes: Sequence[Bound], first: int, results: Sequence[guard.Zone] = ()) -> None:
+        """In guard mode, compares the canaries after these passes and names the kernel that changed one."""
+        if not guard.ACTIVE:
             return
-        parallel = in_home_process() and bound.pace.parallel()
-        start = time.perf_counter()
-        runner(parallel)(*arguments)
-        bound.pace.measured(parallel, time.perf_counter() - start)
+        names = [name for bound in passes for name in bound.names]
+        rows = [(bound, row) for bound in passes for row in range(len(bound.names))]
+
+        def run_one(i: int) -> None:
+            bound, row = rows[i]
+            stage = bound.alone(row)
+            runner(False)(bound.address[0], stage.ctypes.data, 1, int(self._arrays["tile_count"][0]), first,
+                          self.cancel_address)
+        self._guards.check(names, run_one, results)
 
     def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
         """A long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel it; so does

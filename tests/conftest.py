@@ -10,6 +10,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("ROP_GUARD", "1")  # canaries around all memory of the engine; read when rop is imported
+
 import rop
 from rop.devices import check_device
 

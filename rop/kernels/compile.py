@@ -35,6 +35,8 @@ from numba.core.caching import IndexDataCacheFile, _Cache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 
+from rop.kernels.cpu.vector import UNIT, target_cpu
+
 PACKAGE = Path(__file__).resolve().parent.parent
 
 # No 'nnan', no 'ninf': NaN and Inf must stay honest. 'reassoc' lets sums over lanes be vectorised; formulas go without
@@ -69,13 +71,20 @@ def _writable(folder: Path) -> bool:
         return False
 
 
+def kind() -> str:
+    """The kind of CPU that kernels are compiled for, as part of a folder's name: its name, a digest of its features
+    and the geometry of the kernels. Kinds do not share a folder, because each must be complete on its own."""
+    name, features = target_cpu()
+    return f"{name}-{hashlib.sha256(features.encode()).hexdigest()[:8]}-{UNIT.name}"
+
+
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
     """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither is writable, a
     temporary folder (which then lives as long as the machine keeps it)."""
     named = os.environ.get("ROP_CACHE_DIR")
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rop"
-    version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}"
+    version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
     for folder in ([Path(named)] if named else []) + [user]:
         if _writable(folder / version):
             return folder / version

@@ -14,7 +14,7 @@ from rop.kernels.cpu.vector import BLOCK
 from rop.layers import Conv2d, Linear
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry
-from rop.lowering.plan import Operation, Plan, Value
+from rop.lowering.plan import NOWHERE, Operation, Plan, Value
 from rop.program import Buffer, Code, Operand, Ref
 
 WIDE = 16384                # weights of a linear layer from which its gradient is a matrix product over all tiles
@@ -82,15 +82,13 @@ class Products(Operation):
         """Panels for the forward product and for the input gradient, where W is not used as it lies."""
         index = self.weight_index()
         if self.forward_layout == IN_PANELS:
-            self.forward_at = plan.reserve("packed", index.size)
-            plan.pack_index += [packed(one.reshape(len(one), -1)) for one in index]
+            self.forward_at = plan.pack([packed(one.reshape(len(one), -1)) for one in index])
         if self.backward_layout == IN_PANELS and plan.gradients and self.source.needs_gradient:
             self._pack_backward(plan, index)
 
     def _pack_backward(self, plan: Plan, index: np.ndarray) -> None:
-        self.backward_at = plan.reserve("packed", index.size)
         back = index[:, :, self.geometry.reversed_tap(np.arange(self.geometry.taps))]
-        plan.pack_index += [packed(one.transpose(2, 1, 0).reshape(self.group_inputs, -1)) for one in back]
+        self.backward_at = plan.pack([packed(one.transpose(2, 1, 0).reshape(self.group_inputs, -1)) for one in back])
 
     def _forward_weights(self, plan: Plan, j: int, direction: int, group: int) -> Ref:
         """Order j of the weights as the forward product wants them."""
@@ -238,14 +236,14 @@ class LinearProducts(Products):
         self.transposed = plan.buffer(self.columns, self.source.levels)
         self.wide_at: int | None = None
         if not self.is_wide:
-            self.weight_share = plan.partial(self._padded_index(plan), not plan.first_use(self.layer, "weight"))
+            self.weight_share = plan.partial(self._padded_index(), not plan.first_use(self.layer, "weight"))
         elif self.source.row_order is not None or self.fan % per_block:
             self.wide_at = plan.reserve("batch", self.rows * self.columns)
-            plan.slot(self.wide_at, self._padded_index(plan), False)
+            plan.slot(self.wide_at, self._padded_index(), False)
 
-    def _padded_index(self, plan: Plan) -> np.ndarray:
-        """Position in w of (row, column), flat; beyond w for columns that are padding."""
-        index = np.full((self.rows, self.columns), plan.graph.size)
+    def _padded_index(self) -> np.ndarray:
+        """Position in w of (row, column), flat."""
+        index = np.full((self.rows, self.columns), NOWHERE)
         index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
         return index.ravel()
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rop import guard
 from rop.graph import Graph, Node
 from rop.kernels.cpu import linear_maps
 from rop.layers import Flatten, Identity
@@ -65,6 +66,7 @@ class Family(NamedTuple):
 
 FAMILIES = tuple(Family(add, in_runs) for add in (False, True) for in_runs in (False, True))
 LONG_RUN = 8                # numbers on average from which it pays to move runs of w instead of single numbers
+NOWHERE = -(1 << 40)        # the position in w of partial sums that are padding; it continues no run of positions
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Plan:
         self.sizes = dict.fromkeys(("batch", "packed", "panels", "sums", "channels", "totals", "state"), 0)
         self.partial_index: dict[Family, list[np.ndarray]] = {family: [] for family in FAMILIES}
         self.pack_index: list[np.ndarray] = []
+        self.gaps: dict[str, list[tuple[int, int]]] = defaultdict(list)      # of guard zones, by space: start, length
         self.slots: list[Slot] = []
         self.normalisations: list[Any] = []  # the batchnorm operations
         self.shapes = graph.shapes(input_shape)
@@ -119,12 +122,28 @@ class Plan:
         start = {k: self.plane_rows[k] for k in orders}
         for k in start:
             self.plane_rows[k] += rows
+            self.plane_rows[k] += self._gap(f"plane{k}", self.plane_rows[k], guard.ROWS)
         return Buffer(rows, start)
+
+    def _gap(self, space: str, start: int, length: int) -> int:
+        """Leaves room for a guard zone after a piece of memory, in guard mode; returns its length."""
+        if length:
+            self.gaps[space].append((start, length))
+        return length
 
     def reserve(self, space: str, count: int) -> int:
         """Numbers in a space for the whole batch (or, for sums, per tile); returns where they start."""
         start = self.sizes[space]
         self.sizes[space] += count
+        self.sizes[space] += self._gap(space, self.sizes[space], guard.NUMBERS)
+        return start
+
+    def pack(self, index: list[np.ndarray]) -> int:
+        """Room for numbers of w in an order of their own, which are brought there together with those of all other
+        layers; returns where they start."""
+        start = self.sizes["packed"]
+        self.pack_index += index
+        self.sizes["packed"] += sum(part.size for part in index)
         return start
 
     def value(self, shape: Shape, levels: frozenset[int], needs_gradient: bool,
@@ -141,11 +160,10 @@ class Plan:
         return y
 
     def partial(self, index: np.ndarray, add: bool) -> Partial:
-        """A place in each tile's partial sums for numbers that belong to these positions of w; those beyond w belong
-        nowhere."""
+        """A place in each tile's partial sums for numbers that belong to these positions of w, or NOWHERE."""
         family = self._family(index, add)
         start = self._partial_count(family)
-        self.partial_index[family].append(index)
+        self.partial_index[family] += [index, np.full(guard.NUMBERS, NOWHERE)]
         return Partial(start, family)
 
     def slot(self, at: int, index: np.ndarray, add: bool) -> None:
@@ -156,10 +174,11 @@ class Plan:
         return sum(len(index) for family in families for index in self.partial_index[family])
 
     def runs(self, index: np.ndarray) -> np.ndarray:
-        """Runs of consecutive positions of w: where each starts in the index, where in w, and its length."""
+        """Runs of consecutive positions of w: where each starts in the index, where in w, and its length. Padding is
+        left out."""
         starts = np.flatnonzero(np.diff(index, prepend=-2) != 1)
         lengths = np.diff(starts, append=index.size)
-        return np.stack([starts, index[starts], lengths], axis=1)[index[starts] < self.graph.size]
+        return np.stack([starts, index[starts], lengths], axis=1)[index[starts] != NOWHERE]
 
     def _family(self, index: np.ndarray, add: bool) -> Family:
         runs = self.runs(index)
@@ -182,6 +201,11 @@ class Plan:
     @property
     def partial_size(self) -> int:
         return self._partial_count(*FAMILIES)
+
+    def partial_gaps(self) -> list[tuple[int, int]]:
+        """Guard zones in a tile's partial sums, one after each piece: start and length."""
+        sizes = [part.size for family in FAMILIES for part in self.partial_index[family]]
+        return [(int(end) - guard.NUMBERS, guard.NUMBERS) for end in np.cumsum(sizes, dtype=int)[1::2]]
 
     def first_use(self, layer: Layer, key: str) -> bool:
         """Whether this parameter is met for the first time (otherwise it is tied)."""

@@ -5,7 +5,9 @@ add up to it; which ones, the program says (at most three, structural zeros left
 """
 from __future__ import annotations
 
-from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop
+from llvmlite import ir
+
+from rop.kernels.compile import PerPrecision, helper, itemsize, kernel
 from rop.kernels.cpu.gemm import (
     BY_COLUMNS,
     BY_ROWS,
@@ -22,7 +24,6 @@ from rop.kernels.cpu.memory import reals, transpose_rows
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_function
 
 PACK_ROWS = 8
-PACK_COLUMNS = 16           # at least as many as a panel has
 
 
 @kernel
@@ -132,29 +133,34 @@ def transpose(y, y_step, x, index, rows, lanes):
             reals(y + lane * y_step + row * itemsize, 1)[0] = source[row * lanes + lane]
 
 
-@loop
-def _copy_columns(y, x):
-    for i in range(PACK_COLUMNS):
-        y[i] = x[i]
+def _emit_copy_columns(e: Emitter, y, x, x_step, rows, columns) -> None:
+    """y (rows, columns), contiguous, from rows of x that are x_step bytes apart; columns ≤ PANEL. One version per
+    number of columns, so that a row is moved by a few instructions that touch these columns and nothing else."""
+    def version(m: int):
+        row = ir.VectorType(e.scalar, m)
+
+        def move(i, _):
+            e.store(e.load_as(row, e.at(x, e.b.mul(i, x_step))), e.at(y, e.b.mul(i, const(m * e.size))))
+            return []
+        return lambda: e.loop(rows, [], move)
+    e.switch(columns, {m: version(m) for m in range(1, PANEL + 1)})
+
+
+copy_columns = PerPrecision(vector_function(5, _emit_copy_columns))
 
 
 @kernel
 def pack_transposed(y, w, rows, columns, part, parts):
     """W (rows, columns) → panels [block of columns][row][column in the block], for input gradients of wide layers. A
-    few rows at a time, so that their cache lines serve several panels; whole vectors at a time: what they write too
-    much (a panel has fewer columns) is the next row's place, which is written next."""
+    few rows at a time, so that their cache lines serve several panels."""
     panels = (columns + PANEL - 1) // PANEL
-    source = reals(w, rows * columns)
-    target = reals(y, rows * columns)
     blocks = (rows + PACK_ROWS - 1) // PACK_ROWS
     for block in range(blocks * part // parts, blocks * (part + 1) // parts):
+        row = PACK_ROWS * block
+        count = min(PACK_ROWS, rows - row)
         column = 0
         for panel in range(panels):
             m = share(panels, panel, columns)
-            last = min(rows, PACK_ROWS * (block + 1)) - 1
-            for row in range(PACK_ROWS * block, last):
-                _copy_columns(reals(y + (column * rows + row * m) * itemsize, PACK_COLUMNS),
-                              reals(w + (row * columns + column) * itemsize, PACK_COLUMNS))
-            for i in range(m):
-                target[column * rows + last * m + i] = source[last * columns + column + i]
+            copy_columns(y + (column * rows + row * m) * itemsize, w + (row * columns + column) * itemsize,
+                         columns * itemsize, count, m)
             column += m

@@ -15,13 +15,10 @@ from typing import Any
 from llvmlite import ir
 
 from rop.kernels.compile import PerPrecision, helper, itemsize
-from rop.kernels.cpu.vector import BLOCK, LONG_VECTORS, VECTOR, Emitter, const, peek, vector_function
+from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Emitter, const, peek, vector_function
 
-PANEL = 12 if LONG_VECTORS else 6        # rows of a panel: PANEL × 2 sums + 2 of B + 1 of A fit the registers
-SPAN = 2 * VECTOR                        # bytes of lanes that a panel handles at a time, if there are as many
-DOT_ROWS = 4                             # DOT_ROWS × DOT_COLUMNS sums + DOT_COLUMNS held + 1 streamed fit, too
-DOT_COLUMNS = 6 if LONG_VECTORS else 3
-L1 = 49152 if LONG_VECTORS else 32768    # bytes of cache that the blocks of a lane dot may fill
+PANEL, SPAN, DOT_COLUMNS, L1 = UNIT.panel, UNIT.span, UNIT.dot_columns, UNIT.l1
+DOT_ROWS = 4
 SEGMENT = 24                             # bytes: first j, byte offset in B, length
 # How A (row, j) lies: row after row, column after column, or in panels [j][row in the panel].
 BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)

@@ -110,8 +110,9 @@ def gather(y, x, index, count, part, parts):
 
 @kernel
 def collect(out, partial, step, tiles, index, count, add, part, parts):
-    """out[index[i]] (+)= Σ_tiles partial[tile][i], in the order of the tiles, for slice ``part`` of ``parts``;
-    ``tiles`` is the address of their number, ``step`` the bytes from one tile's partial sums to the next."""
+    """out[index[i]] (+)= Σ_tiles partial[tile][i], in the order of the tiles, for slice ``part`` of ``parts``; a
+    negative index belongs nowhere. ``tiles`` is the address of their number, ``step`` the bytes from one tile's partial
+    sums to the next."""
     low = count * part // parts
     n = count * (part + 1) // parts - low
     total = reals(partial + low * itemsize, n)
@@ -121,12 +122,9 @@ def collect(out, partial, step, tiles, index, count, add, part, parts):
             total[i] += one[i]
     place = integers(index + 8 * low, n)
     target = reals(out, 1 << 40)
-    if add:
-        for i in range(n):
-            target[place[i]] += total[i]
-    else:
-        for i in range(n):
-            target[place[i]] = total[i]
+    for i in range(n):
+        if place[i] >= 0:
+            target[place[i]] = target[place[i]] + total[i] if add else total[i]
 
 
 def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:

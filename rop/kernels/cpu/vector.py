@@ -1,11 +1,14 @@
 """Vector code that Numba's loops would not give: the building blocks of the micro-kernels, as LLVM instructions.
 
-A vector fills one register of the machine: 64 bytes with AVX-512, 32 bytes (8 float32 or 4 float64) with AVX and
-everywhere else; LLVM splits vectors where the machine's are shorter. A *block* of lanes is 64 bytes, a cache line.
+``UNIT`` says what the kernels assume of the machine's vector unit. A vector fills one of its registers; LLVM splits
+vectors where the machine's are shorter, so each unit gives right results on every machine. A *block* of lanes is 64
+bytes, a cache line.
 """
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,11 +17,52 @@ from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-# What Numba compiles for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES say. Its cache is keyed by the same.
-FEATURES: str = cpu_target.target_context.codegen().magic_tuple()[2]
-LONG_VECTORS = "+avx512f" in FEATURES.split(",")    # 32 registers of 64 bytes, instead of 16 of 32
-VECTOR = 64 if LONG_VECTORS else 32                 # bytes
-BLOCK = 64                                          # bytes of lanes: rows are whole blocks
+from rop.errors import ArgumentError
+
+BLOCK = 64                  # bytes of lanes: rows are whole blocks
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """The geometry of the micro-kernels: everything that depends on the kind of CPU follows from this one value."""
+
+    name: str
+    vector: int             # bytes of a register
+    panel: int              # rows of a panel: panel × 2 sums, 2 vectors of B and 1 of A fit in the registers
+    dot_columns: int        # DOT_ROWS × dot_columns sums, dot_columns held vectors and 1 streamed one fit, too
+    l1: int                 # bytes of cache that the blocks of a lane dot may fill
+
+    @property
+    def span(self) -> int:
+        """Bytes of lanes that a panel handles at a time, if there are as many."""
+        return 2 * self.vector
+
+
+UNITS = {unit.name: unit for unit in (
+    VectorUnit("avx512", vector=64, panel=12, dot_columns=6, l1=49152),        # 32 registers
+    VectorUnit("avx2", vector=32, panel=6, dot_columns=3, l1=32768),           # 16 registers; also for all other CPUs
+)}
+
+
+def target_cpu() -> tuple[str, str]:
+    """Name and features of the CPU that Numba compiles for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
+    say."""
+    _, name, features = cpu_target.target_context.codegen().magic_tuple()
+    return name, features
+
+
+def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
+    """The unit that is asked for by name, or the one that suits the CPU."""
+    if asked:
+        if asked not in UNITS:
+            raise ArgumentError(f"ROP_VECTOR_UNIT: expected one of {', '.join(UNITS)}, got {asked!r}; unset it to use "
+                                "what suits the machine")
+        return UNITS[asked]
+    return UNITS["avx512" if "+avx512f" in features.split(",") or cpu == "x86-64-v4" else "avx2"]
+
+
+UNIT = choose_unit(os.environ.get("ROP_VECTOR_UNIT"), *target_cpu())
+VECTOR = UNIT.vector
 
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
@@ -106,7 +150,8 @@ class Emitter:
         return cgutils.get_or_insert_function(self.b.module, ir.FunctionType(result, arguments), name)
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
-        return self.b.call(self._function(f"llvm.fma.{self.suffix}", self.vector, [self.vector] * 3), [a, b, c])
+        """a·b + c, in one instruction where the machine has one, else in two."""
+        return self.b.call(self._function(f"llvm.fmuladd.{self.suffix}", self.vector, [self.vector] * 3), [a, b, c])
 
     def sum(self, vector: Any) -> Any:
         reduce = self._function(f"llvm.vector.reduce.fadd.{self.suffix}", self.scalar, [self.scalar, self.vector])
