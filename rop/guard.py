@@ -57,8 +57,8 @@ def edges(name: str, array: np.ndarray) -> list[Zone]:
     """The gaps before and after an array that was allocated with gaps around it."""
     start, kind = int(array.ctypes.data), f"i{array.dtype.itemsize}"
     places = {f"before {name}": start - BYTES, f"after {name}": start + array.nbytes}
-    return [Zone(where, np.frombuffer((ctypes.c_char * BYTES).from_address(place), kind), _canary(array.dtype))
-            for where, place in places.items()]
+    return [Zone(where, np.frombuffer(memoryview((ctypes.c_char * BYTES).from_address(place)), kind),
+                 _canary(array.dtype)) for where, place in places.items()]
 
 
 def _canary(dtype: Any) -> int:

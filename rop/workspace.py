@@ -33,6 +33,7 @@ from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
 from rop.program import ORDERS, Bound, Space
 
 DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
+LANES = (16, 32, 64)                    # of a tile; a batch that is longer than one of them may have it
 CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
 CHUNK_TILES = 64                        # … nor its number of tiles
 CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
@@ -68,9 +69,10 @@ def engine_lock() -> threading.RLock:
 def choose_lanes(plan: Plan, batch: int) -> int:
     """Tile size. Images fill the cache with few lanes: what a micro-kernel takes at a time; of small vectors a tile
     takes more, as long as several tiles are left for threads."""
+    least = LANES[0]
     if any(value.pixels > 1 for value in plan.values.values()):
-        return max(16, SPAN // plan.itemsize) if batch > 16 else 16
-    return 64 if batch > 64 else 32 if batch > 32 else 16
+        return max(least, SPAN // plan.itemsize) if batch > least else least
+    return next((lanes for lanes in reversed(LANES) if batch > lanes), least)
 
 
 def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:

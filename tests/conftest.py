@@ -14,6 +14,7 @@ os.environ.setdefault("ROP_GUARD", "1")  # canaries around all memory of the eng
 
 import rop
 from rop.devices import check_device
+from rop.kernels import warm
 
 settings.register_profile(
     "ci",
@@ -51,9 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 torch.set_num_threads(1)  # the oracle's networks are tiny: more threads only wait for each other
 
 
+LAZY = os.environ.get("ROP_TEST_LAZY") == "1"  # compile only what the tests at hand need
+
+
 @pytest.fixture(scope="session", autouse=True)
 def compiled() -> None:
     """Compile or load the kernels of both precisions once, so that no single test is charged with it."""
+    if LAZY:
+        warm._warm.update(("float32", "float64"))
+        return
     net = rop.Sequential(rop.Linear(2, 2), rop.Tanh())
     for dtype in (np.float32, np.float64):
         w = net.init(dtype=dtype)

@@ -11,14 +11,26 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
+from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
+from rop.kernels.cpu.vector import BLOCK
+from rop.lowering.bilinear import REGROUP, WIDE
+from rop.lowering.passes import SMALL
+from rop.lowering.plan import LONG_RUN
 from rop.reference import output_shape
+from rop.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES, LONG_RESULT
 from tests.zoo import Shape
 
 seeds = st.integers(0, 2**16)
 dtypes = st.sampled_from([np.float64, np.float32])
 
-# The engine cuts the batch into tiles whose lengths are multiples of 16: 1, 15, 16, 17 and 33 are the edges.
-EDGES = (1, 2, 15, 16, 17, 31, 32, 33)
+
+def around(*thresholds: int) -> list[int]:
+    """The numbers just below, at and just above thresholds of the code."""
+    return sorted({number for threshold in thresholds for number in (threshold - 1, threshold, threshold + 1)})
+
+
+# The engine cuts the batch into tiles: their lengths are the edges.
+EDGES = (1, 2, *around(*(lanes for lanes in LANES if lanes <= 32)))
 
 
 def batch_sizes(least: int = 1) -> st.SearchStrategy[int]:
@@ -95,6 +107,115 @@ def convolution_blocks(draw: st.DrawFn, shape: Shape, batchnorm: bool) -> list[A
     if min(height, width) >= 4:
         block += draw(st.sampled_from([[], [rop.MaxPool2d(2)], [rop.AvgPool2d(2)]]))
     return block
+
+
+@st.composite
+def flattened_nets(draw: st.DrawFn) -> Problem:
+    """An image whose rows lie pixel by pixel once it is flattened, in all the places where the user's order matters:
+    beside vectors, in sums, before batchnorm and at the end; with names for the same rows on the way."""
+    channels, side, classes = draw(st.integers(1, 4)), draw(st.integers(1, 3)), draw(st.integers(2, 4))
+    x = rop.Input()
+    image = convolved = rop.Conv2d(1, channels, 3, padding=1)(x)
+    named: list[Any] = draw(st.lists(st.sampled_from([rop.Identity(), rop.ReLU(), rop.Tanh()]), max_size=2))
+    for layer in named:
+        image = layer(image)
+    flat = rop.Flatten()(rop.MaxPool2d(1)(image) if draw(st.booleans()) else image)
+    width = channels * side * side
+    for layer in draw(st.lists(st.sampled_from([rop.Identity(), rop.ReLU()]), max_size=2)):
+        flat = layer(flat)
+    other = draw(st.sampled_from(["data", "linear", "same", "before", "after"]))
+    beside = {"data": lambda: rop.Flatten()(x), "linear": lambda: rop.Linear(side * side, width)(rop.Flatten()(x)),
+              "same": lambda: flat, "before": lambda: rop.Flatten()(convolved),
+              "after": lambda: rop.Tanh()(flat)}[other]()  # fmt: skip
+    last = draw(st.sampled_from(["concatenation", "sum", "batchnorm", "nothing"]))
+    if last == "concatenation":
+        flat, width = rop.Concat()(beside, flat), width + (side * side if other == "data" else width)
+    elif last == "sum" and (other != "data" or channels == 1):
+        flat = rop.Add()(flat, beside)
+    elif last == "batchnorm":
+        flat = rop.BatchNorm1d(width)(flat)
+    if draw(st.booleans()) or width < 2:
+        flat, width = rop.Linear(width, classes)(flat), classes
+    return Problem(rop.Graph(x, flat), (1, side, side), width, 5)
+
+
+@st.composite
+def constant_nets(draw: st.DrawFn) -> Problem:
+    """Nets in which nothing, or not everything, depends on parameters."""
+    shape: Shape = draw(st.tuples(st.integers(2, 5)) | st.tuples(st.integers(2, 3), st.just(3), st.just(3)))
+    x = rop.Input()
+    fixed = x
+    kinds = [kind for kind in KEEPING if len(shape) == 3 or kind not in POOLINGS]
+    for kind in draw(st.lists(st.sampled_from([*kinds, "activation"]), min_size=1, max_size=3)):
+        fixed = (draw(activations()) if kind == "activation" else KEEPING[kind]())(fixed)
+    out = fixed
+    if draw(st.booleans()):
+        trained = rop.Conv2d(shape[0], shape[0], 1) if len(shape) == 3 else rop.Linear(shape[0], shape[0])
+        out = rop.Add()(*draw(st.permutations([fixed, trained(x)])))
+    return Problem(rop.Graph(x, out), shape, shape[0])
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# networks whose sizes lie around the thresholds of the code: they are imported, so that these follow when they move
+# ---------------------------------------------------------------------------------------------------------------
+
+number_of_directions = st.sampled_from([1, 2, *around(BLOCK_OF_VECTORS, 2 * BLOCK_OF_VECTORS)])
+# Inputs of a linear layer: few and many panels, rows that are whole blocks or not, runs that are short or long.
+FANS = around(PANEL, 2 * PANEL, LONG_RUN, BLOCK // 8, BLOCK // 4, 8 * BLOCK // 4)
+
+
+@st.composite
+def long_batches(draw: st.DrawFn, lanes: int = LANES[-1]) -> int:
+    """A batch that is one chunk of tiles, or a little more, or several."""
+    chunk = CHUNK_TILES * lanes
+    return draw(st.sampled_from([*around(chunk), chunk + lanes + 1, 2 * chunk + 3]))
+
+
+@st.composite
+def wide_nets(draw: st.DrawFn) -> Problem:
+    """A linear layer whose number of weights lies around a threshold: on the data, behind another layer or an image,
+    or used twice; the last layer has a few classes."""
+    weights, more = draw(st.sampled_from([WIDE, LONG_RESULT])), draw(st.integers(0, 1))
+    bias, activation, classes = draw(st.booleans()), draw(activations()), draw(st.integers(2, 4))
+    kind = draw(st.sampled_from(["first", "behind", "behind", "image", "tied"]))
+    if kind == "tied":
+        n = int(weights**0.5) - 1 + more
+        tied = rop.Linear(n, n, bias=bias)
+        layers, shape, rows = [rop.Linear(3, n), activation, tied, draw(activations()), tied], (3,), n
+    elif kind == "image":
+        channels, side = draw(st.integers(2, 9)), draw(st.integers(3, 6))
+        rows = weights // (channels * side * side) + more
+        layers = [rop.Conv2d(1, channels, 3, padding=1), activation, rop.Flatten(),
+                  rop.Linear(channels * side * side, rows, bias=bias)]  # fmt: skip
+        shape = (1, side, side)
+    else:
+        fan = draw(st.sampled_from(FANS) | st.integers(1, 300))
+        rows = weights // fan + more
+        before = [] if kind == "first" else [rop.Linear(3, fan), activation]
+        layers, shape = [*before, rop.Linear(fan, rows, bias=bias)], (fan if kind == "first" else 3,)
+    return Problem(rop.Sequential(*layers, draw(activations()), rop.Linear(rows, classes)), shape, classes)
+
+
+@st.composite
+def large_cnns(draw: st.DrawFn) -> Problem:
+    """Two convolutions, of which one has numbers of weights, of channels or of pixels around a threshold."""
+    kind = draw(st.sampled_from(["weights", "channels", "pixels"]))
+    many = round((SMALL / 9) ** 0.5)
+    first = draw(st.sampled_from(around(many) if kind == "weights" else around(DOT_COLUMNS, REGROUP // 9 + 1)))
+    second = draw(st.sampled_from(around(many))) if kind == "weights" else draw(st.integers(1, 9))
+    edge = round((L1 / (2 * DOT_COLUMNS * BLOCK)) ** 0.5)
+    side = draw(st.sampled_from(around(edge, 2 * edge))) if kind == "pixels" else draw(st.integers(3, 5))
+    groups = draw(st.sampled_from([1, first])) if kind == "channels" else 1
+    net = rop.Sequential(
+        rop.Conv2d(draw(st.integers(1, 2)), first, 3, padding=draw(st.integers(0, 1))),
+        draw(activations()),
+        rop.Conv2d(first, first if groups > 1 else second, 3, padding=1, groups=groups),
+        draw(activations()),
+        rop.AdaptiveAvgPool2d(1),
+        rop.Flatten(),
+        rop.Linear(first if groups > 1 else second, 3),
+    )
+    return Problem(net, (net.nodes[1].layer.in_channels, side, side), 3)
 
 
 # Layers without parameters that keep a value's shape; poolings for images only.

@@ -72,7 +72,7 @@ def test_the_guard_mode_is_on_in_the_tests() -> None:
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_the_spilling_pack_is_caught(inputs: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = Kernel(spilling_pack, "bilinear.pack_transposed")
-    planted.cache = lambda name: NullCache()  # type: ignore[method-assign]
+    planted.cache = lambda name: NullCache()
     monkeypatch.setattr(bilinear, "pack_transposed", planted)
     with pytest.raises(GuardError, match=r"kernel bilinear\.pack_transposed.*panels"):
         jet(wide_behind(inputs), dtype=dtype)

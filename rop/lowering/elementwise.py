@@ -34,7 +34,6 @@ class Activation(Operation):
                       **plan.orders("x", x, k, lowest=1))
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.h[0] is not None:
-            code.tile(elementwise.backward, h=plan.at(self.h[0], k), order=k, **self._kept(plan),
-                      **plan.orders("x", self.x[0], k, lowest=1), **plan.gradients_of("g", self.g, k),
-                      count=self.y.rows * plan.lanes)
+        code.tile(elementwise.backward, h=plan.at(self.only_h, k), order=k, **self._kept(plan),
+                  **plan.orders("x", self.x[0], k, lowest=1), **plan.gradients_of("g", self.g, k),
+                  count=self.y.rows * plan.lanes)

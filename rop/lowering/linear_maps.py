@@ -74,9 +74,8 @@ class AveragePool(Windows):
                       bounds=self.bounds(plan)[0], pixels=self.y.pixels, size=self.y.channels * plan.lane_bytes)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.h[0] is not None:
-            code.tile(linear_maps.weighted_sum, y=plan.at(self.h[0], k), x=plan.at(self.g, k),
-                      bounds=self.bounds(plan)[1], pixels=self.x[0].pixels, size=self.y.channels * plan.lane_bytes)
+        code.tile(linear_maps.weighted_sum, y=plan.at(self.only_h, k), x=plan.at(self.g, k),
+                  bounds=self.bounds(plan)[1], pixels=self.x[0].pixels, size=self.y.channels * plan.lane_bytes)
 
 
 def window_geometry(layer: AvgPool2d | MaxPool2d, image: Shape, output: Shape) -> Geometry:
@@ -102,8 +101,7 @@ class PermuteOperation(Operation):
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         order = self.x[0].row_order
         assert order is not None
-        if self.h[0] is not None:
-            self._pass(plan, code, plan.at(self.h[0], k), plan.at(self.g, k), np.argsort(order))
+        self._pass(plan, code, plan.at(self.only_h, k), plan.at(self.g, k), np.argsort(order))
 
 
 class Sum(Operation):

@@ -127,7 +127,7 @@ class Plan:
 
     def _gap(self, space: str, start: int, length: int) -> int:
         """Leaves room for a guard zone after a piece of memory, in guard mode; returns its length."""
-        if length:
+        if length:  # guard mode
             self.gaps[space].append((start, length))
         return length
 
@@ -318,6 +318,13 @@ class Operation:
         """The gradient of y."""
         assert self.y.flow.total is not None
         return self.y.flow.total
+
+    @property
+    def only_h(self) -> Buffer:
+        """The gradient of the only x of an operation without parameters, which has one because y has one."""
+        (h,) = self.h
+        assert h is not None
+        return h
 
     def parts_of_gradient(self) -> list[tuple[Buffer, bool]]:
         """What y's uses have written, and whether it is added to g or, if nothing is there yet, copied to it."""

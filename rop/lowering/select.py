@@ -30,8 +30,7 @@ class Rectify(Operation):
             self._pass(plan, code, plan.at(self.y.buffer, k), plan.at(self.x[0].buffer, k))
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.h[0] is not None:
-            self._pass(plan, code, plan.at(self.h[0], k), plan.at(self.g, k))
+        self._pass(plan, code, plan.at(self.only_h, k), plan.at(self.g, k))
 
 
 class MaxPool(Windows):
@@ -60,10 +59,9 @@ class MaxPool(Windows):
             code.tile(select.pool_chosen, **common)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.h[0] is not None:
-            code.tile(select.pool_returned, h=plan.at(self.h[0], k), chosen=plan.at(self.chosen, 0),
-                      g=plan.at(self.g, k), bounds=self.bounds(plan)[1], pixels=self.x[0].pixels,
-                      size=self.y.channels * plan.lane_bytes)
+        code.tile(select.pool_returned, h=plan.at(self.only_h, k), chosen=plan.at(self.chosen, 0),
+                  g=plan.at(self.g, k), bounds=self.bounds(plan)[1], pixels=self.x[0].pixels,
+                  size=self.y.channels * plan.lane_bytes)
 
 
 def rectifier(plan: Plan, node: Node, layer: Rectifier, x: Value) -> Value:

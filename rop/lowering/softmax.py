@@ -30,9 +30,7 @@ class SoftmaxOperation(Operation):
             code.tile(softmax.softmax, **common)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if self.h[0] is None:
-            return
-        common: dict[str, Operand] = {"h": plan.at(self.h[0], k), "order": k, **plan.gradients_of("g", self.g, k),
+        common: dict[str, Operand] = {"h": plan.at(self.only_h, k), "order": k, **plan.gradients_of("g", self.g, k),
                                       **self._sizes(plan)}
         if self.log:
             code.tile(softmax.log_softmax_backward, **common, p=plan.at(self.probability, 0),

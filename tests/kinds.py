@@ -1,0 +1,70 @@
+"""The kinds of CPU for which the kernels are compiled and tested, on whichever x86 machine this is.
+
+    python -m tests.kinds                     # the numeric tests for every kind but the native one
+    python -m tests.kinds avx2 -k Conv2d      # for some kinds, with arguments for pytest
+
+Each kind is a set of environment variables: they say for which CPU Numba compiles and which geometry the kernels have.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from llvmlite import binding
+
+from tests.processes import ROOT, environment
+
+KINDS: dict[str, dict[str, str]] = {
+    "native": {},
+    "avx2": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": ""},
+    "no-avx": {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""},
+    "avx512-geometry": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "", "ROP_VECTOR_UNIT": "avx512"},
+}
+NEEDS = {"avx2": "avx2", "no-avx": "sse4.2", "avx512-geometry": "avx2"}      # the feature without which a kind can't run
+OTHERS = tuple(NEEDS)
+
+# What computes numbers on the CPU: every layer and loss, networks, wide layers, long vectors, training, eigenvalues.
+NUMERIC = tuple(f"tests/test_{name}.py" for name in (
+    "layers", "losses", "networks", "thresholds", "guard", "identities", "descent", "eigen", "elementwise",
+    "mathematics"))  # fmt: skip
+# A part of it that takes seconds and needs every kernel whose loops depend on the geometry.
+REPRESENTATIVE = (
+    "tests/test_guard.py::test_packing_stays_inside_for_panels_of_every_size",
+    "tests/test_networks.py::test_wide_network",
+    "tests/test_networks.py::test_usps_network",
+    "tests/test_networks.py::test_residual_network",
+    "tests/test_thresholds.py::test_convolutions_with_many_weights_channels_or_pixels",
+)
+
+
+def obstacle(kind: str) -> str | None:
+    """What keeps a kind from running on this machine; None if nothing does."""
+    feature = NEEDS.get(kind)
+    if feature is None or binding.get_host_cpu_features().get(feature, False):
+        return None
+    return f"the machine's CPU has no {feature}"
+
+
+def run(kind: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """pytest in a process whose kernels are those of a kind of CPU."""
+    command = [sys.executable, "-m", "pytest", "-q", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment(**KINDS[kind], **variables), text=True, check=False)
+
+
+def main(arguments: list[str]) -> int:
+    chosen = [name for name in arguments if name in KINDS]
+    rest = [name for name in arguments if name not in KINDS]
+    failed = []
+    for kind in chosen or OTHERS:
+        why = obstacle(kind)
+        print(f"--- kernels for {kind}" + (f": not run, {why}" if why else ""), flush=True)
+        if why is None and run(kind, *NUMERIC, *rest).returncode != 0:
+            failed.append(kind)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

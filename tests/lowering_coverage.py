@@ -1,0 +1,124 @@
+"""Which kernels, and which branches of rop/lowering, the drawn networks of the tests never reach.
+
+    python -m tests.lowering_coverage        # prints a JSON object: kernels, lines and branches that are missing
+
+It runs in a process of its own, because the lines of a module run once, when it is imported. Drawing is derandomised:
+the same networks every time. Networks are lowered and their passes emitted; nothing is compiled or computed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import coverage
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+PACKAGE = Path(__file__).resolve().parent.parent / "rop"
+EXAMPLES = 600
+# What the engine asks for: (order, direction) pairs and the positions whose gradient is wanted.
+PASSES: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...] = (
+    (((0, 0), (1, 0), (2, 0)), (0, 1, 2)),
+    (((0, 0),), (0,)),
+    (((1, 0), (1, 1)), (0, 1)),
+    (((0, 0), (1, 0), (2, 0)), (2,)),
+)
+
+
+def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any, training: bool) -> set[str]:
+    """The kernels of all passes over a network."""
+    from rop.lowering import emit_outputs, emit_pass, lower
+    from rop.workspace import choose_lanes
+
+    names: set[str] = set()
+    for with_loss in (loss, None):
+        plan = lower(net, shape, training and with_loss is not None, with_loss, dtype)
+        plan.lanes = choose_lanes(plan, batch)
+        codes = [emit_outputs(plan)] if with_loss is None else [emit_pass(plan, *one) for one in PASSES]
+        assert plan.zero_rows and plan.partial_size >= 0 and plan.partial_gaps() is not None
+        names |= {one.kernel.name for code in codes for stage in code.stages for one in stage.instructions}
+    return names
+
+
+def draw_everything() -> set[str]:
+    """Lowers drawn networks of every strategy; returns the kernels that were emitted."""
+    import rop
+    from tests.cases import CASES, LOSS_CASES, made
+    from tests.strategies import (
+        batch_sizes,
+        cnns,
+        constant_nets,
+        dags,
+        flattened_nets,
+        large_cnns,
+        mlps,
+        wide_nets,
+    )
+    from tests.test_layers import PLACES
+
+    names: set[str] = set()
+    problems = st.one_of(mlps(), mlps(batchnorm=True), cnns(), cnns(batchnorm=True), dags(images=False),
+                         dags(images=True), flattened_nets(), constant_nets(), wide_nets(), large_cnns())  # fmt: skip
+    quietly = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
+                       suppress_health_check=list(HealthCheck))  # fmt: skip
+    dtypes = st.sampled_from([np.float32, np.float64])
+
+    @quietly
+    @given(problem=problems, batch=batch_sizes(), dtype=dtypes, training=st.booleans())
+    def networks(problem: Any, batch: int, dtype: Any, training: bool) -> None:
+        names.update(emitted(problem.net, problem.shape, rop.CrossEntropy(), batch, dtype, training))
+
+    @quietly
+    @given(data=st.data(), case=st.sampled_from(CASES), place=st.sampled_from(PLACES), batch=batch_sizes(),
+           dtype=dtypes, training=st.booleans())  # fmt: skip
+    def layers(data: Any, case: Any, place: Any, batch: int, dtype: Any, training: bool) -> None:
+        arguments, shapes = data.draw(case.drawn)
+        net, shape = place(made(case, arguments), shapes)
+        names.update(emitted(net, shape, rop.CrossEntropy(), batch, dtype, training))
+
+    @quietly
+    @given(data=st.data(), case=st.sampled_from(LOSS_CASES), dtype=dtypes)
+    def losses(data: Any, case: Any, dtype: Any) -> None:
+        arguments, shape, _ = data.draw(case.drawn)
+        loss = rop.layers.LOSSES[case.name](**arguments)
+        first = rop.Conv2d(2, shape[0], 1) if len(shape) == 3 else rop.Linear(4, shape[0])
+        names.update(emitted(rop.Sequential(first), (2, *shape[1:]) if len(shape) == 3 else (4,), loss, 7, dtype, True))
+
+    for run in (networks, layers, losses):
+        run()
+    return names
+
+
+def missing() -> dict[str, Any]:
+    """What the drawn networks do not reach."""
+    measured = coverage.Coverage(branch=True, include=[str(PACKAGE / "lowering" / "*.py")], data_file=None,
+                                 config_file=False)  # fmt: skip
+    for elsewhere in (r"raise NotImplementedError", r"# guard mode", r"def padded\("):    # the last one serves the GPU
+        measured.exclude(elsewhere)
+    measured.start()
+    names = draw_everything()
+    measured.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        measured.json_report(outfile=str(path))
+        files = json.loads(path.read_text("utf-8"))["files"]
+    from rop.kernels.warm import all_kernels
+
+    return {
+        "kernels": sorted(kernel.name for kernel in all_kernels() if kernel.name not in names),
+        "lines": {Path(name).name: found["missing_lines"] for name, found in files.items() if found["missing_lines"]},
+        "branches": {Path(name).name: found["missing_branches"] for name, found in files.items()
+                     if found["missing_branches"]},
+        "files": len(files),
+    }  # fmt: skip
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("ROP_QUIET", "1")
+    json.dump(missing(), sys.stdout, indent=1)
