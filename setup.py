@@ -12,7 +12,7 @@ TORCH = "torch==2.13.0"  # the reference of tests and benchmark: pinned, so that
 JAX = ["jax==0.10.2; python_version >= '3.11'", "jaxlib==0.10.2; python_version >= '3.11'"]
 SKLEARN = "scikit-learn>=1.6"
 SHOW = ["rich>=13", "matplotlib>=3.8"]
-TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "pandas>=2", "ruff>=0.9", "mypy>=1.14"]
+TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "coverage>=7.6", "pandas>=2", "ruff>=0.9", "mypy>=1.14"]
 CUDA12, CUDA13 = "numba-cuda[cu12]>=0.30", "numba-cuda[cu13]>=0.30"
 
 setup(

@@ -52,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 torch.set_num_threads(1)  # the oracle's networks are tiny: more threads only wait for each other
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Kernels are compiled once, before several processes need them at the same time."""
+    several = getattr(session.config.option, "numprocesses", None)
+    if several and not LAZY and not hasattr(session.config, "workerinput"):
+        for dtype in (np.float32, np.float64):
+            warm.ensure_compiled(dtype)
+
+
 LAZY = os.environ.get("ROP_TEST_LAZY") == "1"  # compile only what the tests at hand need
 
 

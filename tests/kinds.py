@@ -21,7 +21,7 @@ KINDS: dict[str, dict[str, str]] = {
     "no-avx": {"NUMBA_CPU_NAME": "x86-64-v2", "NUMBA_CPU_FEATURES": ""},
     "avx512-geometry": {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "", "ROP_VECTOR_UNIT": "avx512"},
 }
-NEEDS = {"avx2": "avx2", "no-avx": "sse4.2", "avx512-geometry": "avx2"}      # the feature without which a kind can't run
+NEEDS = {"avx2": "avx2", "no-avx": "sse4.2", "avx512-geometry": "avx2"}  # the feature without which a kind can't run
 OTHERS = tuple(NEEDS)
 
 # What computes numbers on the CPU: every layer and loss, networks, wide layers, long vectors, training, eigenvalues.

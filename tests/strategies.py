@@ -178,10 +178,11 @@ def wide_nets(draw: st.DrawFn) -> Problem:
     weights, more = draw(st.sampled_from([WIDE, LONG_RESULT])), draw(st.integers(0, 1))
     bias, activation, classes = draw(st.booleans()), draw(activations()), draw(st.integers(2, 4))
     kind = draw(st.sampled_from(["first", "behind", "behind", "image", "tied"]))
+    shape: Shape = (3,)
     if kind == "tied":
         n = int(weights**0.5) - 1 + more
         tied = rop.Linear(n, n, bias=bias)
-        layers, shape, rows = [rop.Linear(3, n), activation, tied, draw(activations()), tied], (3,), n
+        layers, rows = [rop.Linear(3, n), activation, tied, draw(activations()), tied], n
     elif kind == "image":
         channels, side = draw(st.integers(2, 9)), draw(st.integers(3, 6))
         rows = weights // (channels * side * side) + more
@@ -192,7 +193,8 @@ def wide_nets(draw: st.DrawFn) -> Problem:
         fan = draw(st.sampled_from(FANS) | st.integers(1, 300))
         rows = weights // fan + more
         before = [] if kind == "first" else [rop.Linear(3, fan), activation]
-        layers, shape = [*before, rop.Linear(fan, rows, bias=bias)], (fan if kind == "first" else 3,)
+        layers = [*before, rop.Linear(fan, rows, bias=bias)]
+        shape = (fan if kind == "first" else 3,)
     return Problem(rop.Sequential(*layers, draw(activations()), rop.Linear(rows, classes)), shape, classes)
 
 
@@ -206,8 +208,9 @@ def large_cnns(draw: st.DrawFn) -> Problem:
     edge = round((L1 / (2 * DOT_COLUMNS * BLOCK)) ** 0.5)
     side = draw(st.sampled_from(around(edge, 2 * edge))) if kind == "pixels" else draw(st.integers(3, 5))
     groups = draw(st.sampled_from([1, first])) if kind == "channels" else 1
+    channels = draw(st.integers(1, 2))
     net = rop.Sequential(
-        rop.Conv2d(draw(st.integers(1, 2)), first, 3, padding=draw(st.integers(0, 1))),
+        rop.Conv2d(channels, first, 3, padding=draw(st.integers(0, 1))),
         draw(activations()),
         rop.Conv2d(first, first if groups > 1 else second, 3, padding=1, groups=groups),
         draw(activations()),
@@ -215,7 +218,7 @@ def large_cnns(draw: st.DrawFn) -> Problem:
         rop.Flatten(),
         rop.Linear(first if groups > 1 else second, 3),
     )
-    return Problem(net, (net.nodes[1].layer.in_channels, side, side), 3)
+    return Problem(net, (channels, side, side), 3)
 
 
 # Layers without parameters that keep a value's shape; poolings for images only.

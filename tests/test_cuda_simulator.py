@@ -14,10 +14,13 @@ import pytest
 from rop.devices import obstacle
 from tests.processes import ROOT, environment
 
-pytestmark = pytest.mark.skipif(
-    find_spec("numba_cuda") is None or find_spec("greenlet") is None,
-    reason="numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        find_spec("numba_cuda") is None or find_spec("greenlet") is None,
+        reason="numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
+    ),
+    pytest.mark.xdist_group("simulator"),
+]
 
 Done = subprocess.CompletedProcess[str]
 PARTS = ("test_device_layers.py", "test_device_engine.py")
@@ -25,7 +28,7 @@ PARTS = ("test_device_layers.py", "test_device_engine.py")
 
 def run_part(part: str, simulator: str = "1", *options: str) -> Done:
     """pytest on one file of tests/on_device, with or without the simulator."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options,
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *options,
                str(ROOT / "tests" / "on_device" / part)]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, timeout=1200, cwd=ROOT,
                           env=environment(NUMBA_ENABLE_CUDASIM=simulator))  # fmt: skip

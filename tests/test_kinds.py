@@ -30,7 +30,7 @@ def test_the_numbers_of_another_kind_of_cpu(kind: str) -> None:
 @pytest.mark.parametrize("kind, unit", [("avx2", "avx2"), ("no-avx", "avx2"), ("avx512-geometry", "avx512")])
 def test_a_kind_has_its_vector_unit_and_its_own_cache(kind: str, unit: str) -> None:
     code = "from rop.kernels.compile import kind; from rop.kernels.cpu.vector import UNIT; print(UNIT.name, kind())"
-    name, folder = run_python(code, **KINDS[kind]).stdout.split()
+    name, folder = run_python(code, 300.0, **KINDS[kind]).stdout.split()
     assert name == unit and folder.startswith(KINDS[kind]["NUMBA_CPU_NAME"]) and folder.endswith(unit)
 
 
