@@ -13,7 +13,8 @@ decorators say what a function is:
 it mentions is replaced by its own copy for that precision.
 
 The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers but those for the GPU: an edit in any of
-them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.)
+them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.) What its files are
+and when they are trusted is in store.py.
 """
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ import hashlib
 import inspect
 import os
 import sys
-import tempfile
 import types as pytypes
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,11 @@ from typing import Any
 import numba
 import numpy as np
 from numba.core import types
-from numba.core.caching import IndexDataCacheFile, _Cache
+from numba.core.caching import _Cache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 
+from rop.kernels import store
 from rop.kernels.cpu.vector import UNIT, target_cpu
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -62,15 +64,6 @@ def source_digest(package: Path | str = PACKAGE) -> str:
     return digest.hexdigest()[:16]
 
 
-def _writable(folder: Path) -> bool:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return True
-    except OSError:
-        return False
-
-
 def kind() -> str:
     """The kind of CPU that kernels are compiled for, as part of a folder's name: its name, a digest of its features
     and the geometry of the kernels. Kinds do not share a folder, because each must be complete on its own."""
@@ -80,23 +73,35 @@ def kind() -> str:
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither is writable, a
-    temporary folder (which then lives as long as the machine keeps it)."""
-    named = os.environ.get("ROP_CACHE_DIR")
-    user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rop"
+    """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither can be used, a temporary
+    folder for this process and those it starts. One that others could have written to is never used."""
     version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
-    for folder in ([Path(named)] if named else []) + [user]:
-        if _writable(folder / version):
+    for folder in _candidates():
+        usable = store.writable(folder / version) or store.complete(folder / version)
+        if usable and store.distrusted(folder / version):
+            break
+        if usable:
             return folder / version
-    return Path(tempfile.mkdtemp(prefix="rop-kernels-"))
+    return store.temporary(version)
+
+
+def _candidates() -> list[Path]:
+    """The folders that may hold the cache, absolute: other processes may work in other folders."""
+    named, user = os.environ.get("ROP_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    folders = [Path(named)] if named else []
+    with suppress(RuntimeError):        # a user without a home
+        folders.append((Path(user) if user else Path.home() / ".cache") / "rop")
+    return [folder.absolute() for folder in folders]
 
 
 class KernelCache(_Cache):
-    """Numba's index and data files under a name of our own, in ``cache_folder()``."""
+    """What Numba asks of a cache, for the function of a name, in ``cache_folder()``."""
+
+    unsaved = 0                         # entries that this process could not keep
 
     def __init__(self, name: str, slow: bool = True):
-        self._file = IndexDataCacheFile(str(cache_folder()), name, source_digest())
-        self._slow = slow               # worth a word to the user when it has to be compiled
+        self._entries = store.Entries(cache_folder(), name)
+        self._slow = slow               # compiled ahead of use (warm.py), or else worth a word to the user
 
     @property
     def cache_path(self) -> str:
@@ -104,23 +109,38 @@ class KernelCache(_Cache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
-        data = self._file.load((sig, target_context.codegen().magic_tuple()))
-        if data is None:
-            if self._slow:
+        found = self._load(sig, target_context)
+        if found is None and self._slow:
+            from rop.kernels import warm
+            if warm.compiled_again():   # so that this process runs what all later ones will load
+                found = self._load(sig, target_context)
+            if found is None:
                 announce()
+        return found
+
+    def _load(self, sig: Any, target_context: Any) -> Any:
+        data = self._entries.load((sig, target_context.codegen().magic_tuple()))
+        try:
+            return None if data is None else CompileResult._rebuild(target_context, *data)
+        except Exception:               # an entry that this Numba cannot use is compiled again
             return None
-        return CompileResult._rebuild(target_context, *data)
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if not data.library.has_dynamic_globals:        # addresses, which mean nothing in another process
-            self._file.save((sig, data.codegen.magic_tuple()), data._reduce())
+        if data.library.has_dynamic_globals:            # addresses, which mean nothing in another process
+            return
+        try:
+            self._entries.save((sig, data.codegen.magic_tuple()), data._reduce())
+        except OSError as error:
+            if not KernelCache.unsaved:
+                store.say(f"compiled kernels cannot be kept in {cache_folder()} ({error.strerror or error}): they are "
+                          "used now and compiled again at the next start")
+            KernelCache.unsaved += 1
 
     def enable(self) -> None: ...
 
     def disable(self) -> None: ...
 
-    def flush(self) -> None:
-        self._file.flush()
+    def flush(self) -> None: ...
 
 
 _announced = False
@@ -130,8 +150,7 @@ def announce() -> None:
     """Say once per process that kernels are being compiled: otherwise the first call looks like a hang."""
     global _announced
     if not _announced and not os.environ.get("ROP_QUIET"):
-        print("rop: compiling kernels once for this machine, up to a minute; later starts load them from the cache",
-              file=sys.stderr, flush=True)
+        store.say("compiling kernels once for this machine, up to a minute; later starts load them from the cache")
     _announced = True
 
 

@@ -10,17 +10,21 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rop.kernels.compile import KERNELS, Kernel, announce, cache_folder
+from rop.kernels.compile import KERNELS, Kernel, KernelCache, announce, cache_folder
+from rop.kernels.store import COMPLETE, remove_abandoned
 
 PROCESSES = 4
-_warm: set[str] = set()
+_warm: set[str] = set()          # precisions whose kernels were looked for
+_again: set[str] = set()         # and those for which they were looked for a second time
 
 
 def all_kernels() -> list[Kernel]:
@@ -42,17 +46,59 @@ def ensure_compiled(dtype: Any) -> None:
     if name in _warm:
         return
     _warm.add(name)
-    done = cache_folder() / f"complete-{name}"
-    if done.exists():
-        return
-    announce()
-    with tempfile.TemporaryDirectory() as claims:
-        children = [_start(name, claims) for _ in range(min(PROCESSES, os.cpu_count() or 1))]
+    if not _mark(name).exists():
+        announce()
+        _compile_aside(name)
+
+
+def compiled_again() -> bool:
+    """Has children look for what is missing or damaged in a cache that was complete, and compile it; returns whether
+    they did. That is tried once: where nothing can be kept, it would not help a second time."""
+    names = sorted(_warm - _again)
+    _again.update(names)
+    names = [name for name in names if _mark(name).exists()]
+    if names:
+        announce()
+    for name in names:
+        _compile_aside(name)
+    return bool(names)
+
+
+def _mark(name: str) -> Path:
+    """The file that says that everything was compiled for a precision."""
+    return cache_folder() / f"{COMPLETE}{name}"
+
+
+def _compile_aside(name: str) -> None:
+    """Compiles in children what the cache does not hold. Whatever they do not manage is compiled here at first use."""
+    remove_abandoned(cache_folder())
+    try:
+        _mark(name).unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory() as claims, _children(name, claims) as children:
+            codes = [child.wait() for child in children]
+        if codes and not any(codes):
+            _mark(name).touch()
+    except OSError:                     # no room, or no permission: that costs the cache, not the result
+        pass
+
+
+@contextmanager
+def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
+    """Processes that compile. None of them is left at the end, however that comes about: they also end by themselves
+    when the pipe to this process is closed, as the system does if it is killed."""
+    children: list[subprocess.Popen] = []
+    try:
+        with suppress(OSError):         # fewer will do
+            for _ in range(min(PROCESSES, os.cpu_count() or 1)):
+                children.append(_start(name, claims))
+        yield children
+    finally:
         for child in children:
-            if child is not None:
-                child.wait()            # whatever a child did not manage is compiled here at first use
-    if all(child is not None and child.returncode == 0 for child in children):
-        done.touch()
+            child.kill()
+        for child in children:
+            child.wait()
+            if child.stdin is not None:
+                child.stdin.close()
 
 
 def compile_claimed(name: str, claims: Path) -> None:
@@ -71,18 +117,28 @@ def compile_claimed(name: str, claims: Path) -> None:
         except FileExistsError:
             continue
         compile_one()
+        if KernelCache.unsaved:
+            return                      # what cannot be kept need not be compiled here
 
 
-def _start(name: str, claims: str) -> subprocess.Popen | None:
+def _start(name: str, claims: str) -> subprocess.Popen:
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, sys.path)), ROP_QUIET="1",
-                       ROP_CACHE_DIR=os.environ.get("ROP_CACHE_DIR", str(cache_folder().parent)))
+                       ROP_CACHE_DIR=str(cache_folder().parent))
     command = [sys.executable, "-m", "rop.kernels.warm", name, claims]
-    try:
-        return subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    except OSError:
-        return None
+    return subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, stdin=subprocess.PIPE,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone: the pipe from it is closed then."""
+    def watch() -> None:
+        os.read(sys.stdin.fileno(), 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":
+    _end_with_parent()
     compile_claimed(sys.argv[1], Path(sys.argv[2]))
+    sys.exit(1 if KernelCache.unsaved else 0)

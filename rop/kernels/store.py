@@ -1,0 +1,158 @@
+"""The files of the kernel cache: which folder may be used, and entries that are whole or not there.
+
+What is loaded from the cache runs as the user. So a folder is used only if it belongs to the user or to root and nobody
+else may write to it, and an entry is unpickled only after the digest in it was found to be that of its content, its
+name and what it was compiled for. Anything else counts as missing: it is compiled again and replaced.
+"""
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import pickle
+import re
+import shutil
+import stat
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from numba.core.serialize import dumps
+
+MAGIC = b"rop compiled kernel 1\n"
+DIGEST = 32                             # bytes of SHA-256
+SUFFIX = ".kernel"
+COMPLETE = "complete-"                  # a file with this name and a precision says that all kernels are there
+ABANDONED = 3600.0                      # seconds after which a file that is still being written has no writer any more
+
+
+# -------------------------------------------------------------------------------------------------------- the folder
+def complaint(path: Path | int) -> str | None:
+    """What keeps a folder or an open file from being trusted, and the remedy; None if nothing does."""
+    if not hasattr(os, "geteuid"):
+        return None                     # owners and modes mean nothing here
+    found = os.stat(path)
+    if found.st_uid not in (os.geteuid(), 0):
+        return "belongs to another user: name a folder of your own in ROP_CACHE_DIR"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written to by others: chmod go-w {path}, if you trust what is in it, or remove it"
+    return None
+
+
+def made_private(folder: Path) -> None:
+    """Makes a folder that only the user may enter, if there is none; its parents get the usual permissions."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    folder.chmod(0o700)                 # whatever the umask or the parent's default permissions made of it
+
+
+def writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is made if it is not there."""
+    try:
+        made_private(folder.parent)
+        made_private(folder)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def complete(folder: Path) -> bool:
+    """Whether a folder holds all kernels of some precision: then it need not be writable (root's for all users)."""
+    try:
+        return any(folder.glob(f"{COMPLETE}*"))
+    except OSError:
+        return False
+
+
+def distrusted(folder: Path) -> bool:
+    """Whether a folder of the cache, or the one around it, must not be used; if so, says it in a line."""
+    for path in (folder.parent, folder):
+        try:
+            wrong = complaint(path)
+        except OSError:                 # not there, or not to be looked at: the next who tries will see
+            continue
+        if wrong:
+            say(f"the folder of compiled kernels {path} is not used, because it {wrong}. Using a temporary one")
+            return True
+    return False
+
+
+def temporary(version: str) -> Path:
+    """A folder of this process and those it starts, which is removed at its end. Where not even that can be made, a
+    path where nothing can be: then nothing is kept."""
+    try:
+        root = Path(tempfile.mkdtemp(prefix="rop-kernels-"))
+        made_private(root / version)
+    except OSError:
+        return Path(os.devnull) / version
+    os.environ["ROP_CACHE_DIR"] = str(root)             # for the processes that this one starts
+    atexit.register(_remove, root, os.getpid())
+    return root / version
+
+
+def _remove(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def say(text: str) -> None:
+    print(f"rop: {text}", file=sys.stderr, flush=True)
+
+
+# --------------------------------------------------------------------------------------------------------- its entries
+class Entries:
+    """The entries of one function: one for each signature and kind of CPU that it was compiled for."""
+
+    def __init__(self, folder: Path, name: str):
+        self._folder, self._name = folder, name
+
+    def path(self, key: Any) -> Path:
+        """The file of the entry for a key, which is whatever the compiled code depends on."""
+        return self._folder / f"{self._name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}{SUFFIX}"
+
+    def load(self, key: Any) -> Any:
+        """What was saved under the key, or None if it is missing, damaged or somebody else's."""
+        try:
+            with open(self.path(key), "rb") as file:
+                content = b"" if complaint(file.fileno()) else file.read()
+            start = len(MAGIC) + DIGEST
+            payload = memoryview(content)[start:]
+            if content[:start] != MAGIC + self._digest(key, payload):
+                return None
+            return pickle.loads(payload)
+        except Exception:               # whatever is wrong with it, it is compiled again
+            return None
+
+    def save(self, key: Any, data: Any) -> None:
+        """Writes the entry, whole or not at all; raises OSError if it cannot be kept."""
+        payload = dumps(data)
+        handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=f"{SUFFIX}.tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(MAGIC + self._digest(key, payload) + payload)
+            os.replace(name, self.path(key))
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    def _digest(self, key: Any, payload: Any) -> bytes:
+        digest = hashlib.sha256(f"{self._name}\0{key!r}\0".encode())
+        digest.update(payload)
+        return digest.digest()
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Removes what processes that were killed have left half written."""
+    try:
+        for path in folder.iterdir():
+            old = re.fullmatch(rf"\..*{re.escape(SUFFIX)}\.tmp", path.name) and path.stat().st_mtime
+            if old and time.time() - old > ABANDONED:
+                path.unlink()
+    except OSError:
+        pass
