@@ -39,6 +39,10 @@ Folder = str | os.PathLike[str] | None
 
 SPLIT_SEED = 1226
 
+# What the publishers' text files unpack to, in bytes; one that unpacks to PLENTY times as much is another file.
+FOREST_BYTES, USPS_TRAIN_BYTES, USPS_TEST_BYTES = 75_169_317, 14_512_253, 2_029_542
+PLENTY = 4
+
 FOREST_ROWS = 581_012
 FOREST_FEATURES = 54
 FOREST_CLASSES = 7
@@ -243,10 +247,29 @@ def _read(owner: str, path: Path, reader: Callable[[Path], Any], expected: str) 
         raise _damaged(owner, path, expected, str(error).split(";")[0]) from error
 
 
-def _text(owner: str, path: Path, dtype: Any, delimiter: str | None = None) -> np.ndarray:
-    """The numbers of a text file, a row per line. (Columns and kind of number are checked by loadtxt.)"""
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+
+
+def _bytes(path: Path, size: int, keep: bool = True) -> bytes:
+    """What a file holds, unpacked, which should be so many bytes; read no further than to PLENTY times as many."""
+    content, count, most = [], 0, PLENTY * size
+    with _opened(path) as file:
+        while piece := file.read(min(2**20, most + 1 - count)):
+            count += len(piece)
+            if count > most:
+                raise ValueError(f"more than {most:,} bytes unpacked, where {size:,} belong")
+            if keep:
+                content.append(piece)
+    return b"".join(content)
+
+
+def _text(owner: str, path: Path, size: int, dtype: Any, delimiter: str | None = None) -> np.ndarray:
+    """The numbers of a text file that should have so many bytes, a row per line. (Columns and kind of number are
+    checked by loadtxt.)"""
 
     def table(path: Path) -> np.ndarray:
+        _bytes(path, size, keep=False)  # before there is a table that grows and grows
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # no rows at all, or a fraction for an integer, may be but a warning
             return np.loadtxt(path, dtype=dtype, delimiter=delimiter, comments=None, ndmin=2)
@@ -256,13 +279,9 @@ def _text(owner: str, path: Path, dtype: Any, delimiter: str | None = None) -> n
 
 def _idx(owner: str, path: Path, shape: tuple[int, ...]) -> np.ndarray:
     """The bytes of an idx file, which must have this shape."""
-
-    def unpacked(path: Path) -> bytes:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-
-    content = _read(owner, path, unpacked, "an idx file")
     magic = bytes((0, 0, 8, len(shape)))  # 8 stands for unsigned bytes
     start = len(magic) + 4 * len(shape)
+    content = _read(owner, path, lambda path: _bytes(path, start + math.prod(shape)), "an idx file")
     if content[:4] != magic:
         raise _damaged(owner, path, f"an idx file that starts with {magic.hex()}", content[:4].hex() or "nothing")
     sizes = tuple(int.from_bytes(content[k : k + 4], "big") for k in range(4, start, 4))
@@ -275,12 +294,13 @@ def _idx(owner: str, path: Path, shape: tuple[int, ...]) -> np.ndarray:
 
 def _forest_file(folder: Path) -> Part:
     path = _file("forest", folder, "covtype.data.gz")
-    return _forest_columns(path, _text("forest", path, np.int32, ","))
+    return _forest_columns(path, _text("forest", path, FOREST_BYTES, np.int32, ","))
 
 
 def _usps_files(folder: Path) -> tuple[np.ndarray, np.ndarray]:
     paths = [_file("usps", folder, name) for name in ("zip.train.gz", "zip.test.gz")]
-    train, test = (_text("usps", path, np.float64) for path in paths)
+    sizes = USPS_TRAIN_BYTES, USPS_TEST_BYTES
+    train, test = (_text("usps", path, size, np.float64) for path, size in zip(paths, sizes, strict=True))
     _check_usps(paths[0], train, USPS_TRAIN_ROWS)
     _check_usps(paths[1], test, USPS_TEST_ROWS)
     return train, test

@@ -1,7 +1,10 @@
 """The errors a user of the package can see.
 
-Each is also the builtin error that a reader of the call would expect, so ``except ValueError`` keeps working.
+Each is also the builtin error that a reader of the call would expect, so ``except ValueError`` keeps working. What does
+not stop the work but should be known is a line on standard error.
 """
+
+import sys
 
 
 class RopError(Exception):
@@ -20,6 +23,10 @@ class ArgumentTypeError(RopError, TypeError):
     """An argument of the wrong kind: another type, an array of another dtype, a layer where a node belongs."""
 
 
+class FileError(RopError, OSError):
+    """A file that cannot be written: no room, no permission; the message says which, and what became of it."""
+
+
 class MissingPackageError(RopError, ImportError):
     """A package that is optional and not installed; the message names the extra that brings it."""
 
@@ -27,3 +34,8 @@ class MissingPackageError(RopError, ImportError):
 def missing_package(owner: str, package: str, extra: str, error: ImportError) -> MissingPackageError:
     """The error to raise in place of one from ``import``."""
     return MissingPackageError(f"{owner}: {package} is needed here ({error}): pip install 'rop[{extra}]'")
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    print(f"rop: {text}", file=sys.stderr, flush=True)

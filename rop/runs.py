@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -22,12 +23,15 @@ import numpy as np
 import rop
 from rop import checkpoint as files
 from rop import datasets, optim
-from rop.errors import ArgumentError
-from rop.experiments import EXPERIMENTS, penalty
+from rop.devices import DEVICES
+from rop.errors import ArgumentError, FileError, RopError
+from rop.experiments import EXPERIMENTS, SETTINGS, penalty
+from rop.layers._arguments import check_choice, check_int
 from rop.trainer import Fit, Row, evaluate, train
 
 CONFIG, HISTORY, WEIGHTS, CURVES = "config.json", "history.csv", "weights.npz", "curves.png"
-FORMAT, VERSION = "rop run", 1
+FORMAT, VERSION = "rop run", 2  # runs of version 1 have no digest in their configuration
+LARGEST_CONFIG = 2**20  # bytes
 
 
 class Run:
@@ -35,6 +39,7 @@ class Run:
 
     def __init__(self, config: dict[str, Any], folder: Path | None):
         self.config, self.folder = config, folder
+        _check_config(config)
         self.experiment = EXPERIMENTS[config["dataset"]]
         self.net = self.experiment.net(config["setting"])
         self.loss = rop.CrossEntropy()
@@ -52,15 +57,24 @@ class Run:
         """The run in a folder."""
         path = Path(folder) / CONFIG
         try:
-            config = json.loads(path.read_text("utf-8"))
+            with open(path, "rb") as file:
+                config = json.loads(file.read(LARGEST_CONFIG).decode("utf-8"))
         except FileNotFoundError:
             raise ArgumentError(f"{folder}: expected the folder of a run, with a file {CONFIG}, found none; rop train "
                                 f"DATASET --out {folder} makes one") from None  # fmt: skip
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: expected the configuration of a run, got {error}") from error
-        if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") != VERSION:
+        if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") not in (1, VERSION):
             raise ArgumentError(f"{path}: expected the configuration of a run of this version of rop, got another file")
-        return cls(config, Path(folder))
+        written = config.pop("digest", None)
+        if written != _digest(config) and not (written is None and config["version"] == 1):
+            raise ArgumentError(f"{path}: expected the configuration as it was written, got one that was changed or "
+                                "damaged since (its digest is another); bring back a copy")  # fmt: skip
+        try:
+            return cls(config, Path(folder))
+        except (RopError, KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"no {error}" if isinstance(error, KeyError) else error
+            raise ArgumentError(f"{path}: expected the configuration of a run, got {reason}") from error
 
     def data(self, where: str | None = None) -> datasets.DataSet:
         """The data set, from the given folder or from that of the configuration."""
@@ -76,15 +90,19 @@ class Run:
         if (self.folder / CONFIG).exists():
             raise ArgumentError(f"{self.folder}: there is a run in this folder; rop resume {self.folder} goes on with "
                                 "it, --out names another one")  # fmt: skip
+        text = json.dumps({**self.config, "digest": _digest(self.config)}, indent=2)
         try:
-            files.write_text(self.folder / CONFIG, json.dumps(self.config, indent=2) + "\n")
-        except OSError as error:
-            raise ArgumentError(f"{self.folder}: expected a folder to write to, got {error.strerror}; --out names "
+            files.write_text(self.folder / CONFIG, text + "\n")
+        except FileError as error:
+            raise ArgumentError(f"{self.folder}: expected a folder to write to, got {error.__cause__}; --out names "
                                 "another one") from error  # fmt: skip
 
     def train(self, data: str | None = None, progress: bool = False, profile: bool = False) -> Fit:
         """Trains, or goes on; writes what belongs into the folder."""
         found = self.data(data)
+        if self.folder is not None:
+            for name in (CONFIG, HISTORY, WEIGHTS, CURVES):
+                files.remove_leftovers(self.folder / name)
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
         options["device"] = self.device
         fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
@@ -113,23 +131,22 @@ class Run:
     def weights(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Parameters and state of a run that has ended, or of its last checkpoint."""
         assert self.folder is not None
-        path = self.folder / WEIGHTS
+        path, before = self.folder / WEIGHTS, ""
+        forms: dict[str, Any] = {"w": ((self.net.size,), self.config["dtype"])}
+        forms |= {f"state/{name}": (value.shape, self.config["dtype"]) for name, value in self.net.init_state().items()}
         if path.exists():
-            try:
-                with np.load(path, allow_pickle=False) as file:
-                    arrays = {name: file[name] for name in file.files}
-                w = arrays.pop("w")
-            except (OSError, ValueError, KeyError) as error:
-                raise ArgumentError(f"{path}: expected weights, got a file that cannot be read ({error})") from error
+            arrays = files.load_arrays(path, "weights", forms)
         elif (self.folder / files.FILE).exists():
-            _, saved = files.load(self.folder / files.FILE)
-            w = saved["best/w"]
-            arrays = {name.removeprefix("best/"): value for name, value in saved.items() if name.startswith("best/st")}
+            path, before = self.folder / files.FILE, "best/"
+            best = {before + name: form for name, form in forms.items()}
+            _, arrays = files.load(path, lambda meta: best, part=before)
         else:
             raise ArgumentError(f"{self.folder}: expected weights, but the run has not begun; rop resume {self.folder}")
-        if w.shape != (self.net.size,):
-            raise ArgumentError(f"{path}: expected {self.net.size} parameters, got {w.size}")
-        return w, {name.removeprefix("state/"): value for name, value in arrays.items()}
+        for name, array in arrays.items():
+            if not np.isfinite(array).all():
+                raise ArgumentError(f"{path}: expected finite numbers for {name!r}, got NaN or Inf")
+        named = {name.removeprefix(before): array for name, array in arrays.items()}
+        return named.pop("w"), {name.removeprefix("state/"): array for name, array in named.items()}
 
     # -------------------------------------------------------------------------------------------------------- results
     def full_objective(self, w: np.ndarray, state: dict[str, np.ndarray]) -> rop.Objective:
@@ -179,6 +196,25 @@ def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None,
         "optimizer": optim.describe(optimizer or experiment.optimizer(size)),
         "regularizer": optim.describe(penalty(experiment.mu if mu is None else mu, **regularizer)),
     }
+
+
+def _digest(config: dict[str, Any]) -> str:
+    """Of a configuration, whatever the order and the layout of its text."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_config(config: dict[str, Any]) -> None:
+    """Refuses values that no command writes, before anything is made of them."""
+    for name, choices in (("dataset", tuple(EXPERIMENTS)), ("setting", SETTINGS), ("dtype", ("float32", "float64"))):
+        check_choice("config", name, config[name], choices)
+    check_choice("config", "device", config.get("device", "cpu"), tuple(DEVICES))
+    for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
+        check_int("config", name, config[name], minimum=least)
+    if not isinstance(config["data"], (str, type(None))):
+        raise ArgumentError(f"config: data must be the path of a folder or nothing, got {config['data']!r}")
+    for name, kind in (("optimizer", optim.Optimizer), ("regularizer", optim.SpectralRadius | None)):
+        if not isinstance(optim.revive(config[name]), kind):
+            raise ArgumentError(f"config: {name} must describe one, got {config[name]!r}")
 
 
 def history_text(history: list[Row]) -> str:

@@ -12,7 +12,6 @@ import json
 import signal
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,11 +25,12 @@ from rop import checkpoint as files
 from rop.descent import COLUMNS, Descent
 from rop.devices import check_device
 from rop.engine import check_data, check_state, predict
-from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
+from rop.fingerprint import described, digest, machine
 from rop.graph import Graph
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius, describe, values
+from rop.optim import SGD, Adam, Optimizer, SpectralRadius, values
 
 SLICE = 0.2  # seconds that compiled code runs before Python looks around
 SAVE_EVERY = 2.0  # seconds between checkpoints, at least: writing one must not slow down short epochs
@@ -40,7 +40,8 @@ Row = dict[str, float]
 
 
 class TrainingStopped(RopError):
-    """A loss or ρ that is not finite; ``fit`` is the run up to the last good step."""
+    """A loss or ρ that is not finite, or a checkpoint that cannot be written; ``fit`` is the run up to the last good
+    step."""
 
     def __init__(self, message: str, fit: Fit):
         super().__init__(message)
@@ -191,8 +192,11 @@ class _Run:
         self.steps: Steps = _maker(regularizer, device)(
             net, loss, x, y, batch_size=self.batch_size, w=start, dtype=self.dtype, optimizer=optimizer,
             regularizer=regularizer, state=state, seed=self.seed, profile=profile)  # fmt: skip
-        self.fingerprint = self._fingerprint(x, np.asarray(y), start)
         self.past_epochs, self.past_steps = (0, 0) if earlier is None else self._recall(earlier)
+        self.fingerprint, self.machine = {}, machine(device)
+        if folder is not None:
+            self.fingerprint = self._fingerprint(x, y, (start, state, self.past_epochs, self.past_steps,
+                                                        None if earlier is None else earlier.memory))
         self.epochs += self.past_epochs
         self.epoch, self.step, self.best_epoch = self.past_epochs + 1, 0, 0
         self.history: list[Row] = []
@@ -202,19 +206,19 @@ class _Run:
         self.per_epoch = self.samples // self.batch_size
         self._saved_at = 0.0
 
-    def _fingerprint(self, x: np.ndarray, y: np.ndarray, w: np.ndarray) -> dict[str, Any]:
+    def _fingerprint(self, x: np.ndarray, y: Any, start: Any) -> dict[str, Any]:
         """What must be equal for a checkpoint to be continued; the number of epochs may change."""
         return {
-            "net": self.net.summary_text(),
-            "loss": f"{type(self.loss).__name__} {sorted((k, str(v)) for k, v in vars(self.loss).items())}",
-            "optimizer": describe(self.optimizer),
-            "regularizer": describe(self.regularizer),
+            "net": digest(self.net),
+            "loss": digest(self.loss),
+            "optimizer": described(self.optimizer),
+            "regularizer": described(self.regularizer),
             "batch_size": self.batch_size,
             "seed": self.seed,
             "dtype": self.dtype.name,
-            "data": [list(x.shape), zlib.crc32(x.tobytes()), zlib.crc32(np.ascontiguousarray(y).tobytes())],
-            "validation": None if self.validation is None else zlib.crc32(self.validation[0].tobytes()),
-            "start": zlib.crc32(w.tobytes()),
+            "data": digest(x, _comparable(y)),
+            "validation": None if self.validation is None else digest(*map(_comparable, self.validation)),
+            "start": digest(*start),
         }
 
     def _recall(self, earlier: Fit) -> tuple[int, int]:
@@ -240,6 +244,7 @@ class _Run:
                 raise ArgumentError("train: resume=True needs the folder of the run, got checkpoint=None")
             return
         path = self.folder / files.FILE
+        files.remove_leftovers(path)
         if path.exists():
             if not resume:
                 raise ArgumentError(f"{path}: there is a checkpoint of an earlier run; give resume=True to go on with "
@@ -252,24 +257,75 @@ class _Run:
         if self.folder is None:
             return
         meta = {"epoch": self.epoch, "step": self.step, "best_epoch": self.best_epoch, "history": self.history,
-                "seconds": self.seconds, "settings": self.fingerprint}  # fmt: skip
-        best = {f"best/{name}": array for name, array in self.best.items()}
-        files.save(self.folder / files.FILE, meta, {**self.steps.arrays, **best, "reports": self.reports,
-                                                    "profiled": self.profiled})  # fmt: skip
+                "seconds": self.seconds, "settings": self.fingerprint, "machine": self.machine}  # fmt: skip
+        path = self.folder / files.FILE
+        try:
+            files.save(path, meta, self._saved_arrays())
+        except FileError as error:
+            before = "make room or give another folder"
+            if path.exists():
+                before = "the run can be resumed from the checkpoint before once there is room"
+            raise TrainingStopped(f"train: stopped in epoch {self.epoch} after {self.step} steps: {error}; {before}",
+                                  self.fit()) from error  # fmt: skip
         self._saved_at = time.monotonic()
 
+    def _saved_arrays(self) -> dict[str, np.ndarray]:
+        best = {f"best/{name}": array for name, array in self.best.items()}
+        return {**self.steps.arrays, **best, "reports": self.reports, "profiled": self.profiled}
+
     def _restore(self, path: Path) -> None:
-        meta, arrays = files.load(path)
-        expected = json.loads(json.dumps(self.fingerprint))
-        different = [name for name, value in expected.items() if meta.get("settings", {}).get(name) != value]
-        if different:
-            raise ArgumentError(f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
-                                f"{', '.join(different)}; it was left as it is")  # fmt: skip
+        """Goes to where the checkpoint stands, after a look at everything in it."""
+        meta, arrays = files.load(path, partial(self._expected, path))
+        for name, array in arrays.items():
+            self._check_values(path, name, array)
+        if meta.get("machine") != self.machine:
+            say(f"{path} was made on another kind of machine ({_differences(meta.get('machine'), self.machine)}): the "
+                "run goes on, but its last bits will differ from those of a run on one machine")
         self.epoch, self.step, self.best_epoch = meta["epoch"], meta["step"], meta["best_epoch"]
-        self.history, self.seconds = meta["history"], meta["seconds"]
+        self.history, self.seconds = meta["history"], float(meta["seconds"])
         self.steps.restore(arrays)
         self.best = {name: arrays[f"best/{name}"] for name in self.best}
         self.reports, self.profiled = arrays["reports"], arrays["profiled"]
+
+    def _expected(self, path: Path, meta: dict[str, Any]) -> files.Forms:
+        """The arrays that a checkpoint of this run has, where it says it stands, if that is a place in this run."""
+        saved, expected = meta.get("settings"), json.loads(json.dumps(self.fingerprint))
+        saved = saved if isinstance(saved, dict) else {}
+        different = [name for name, value in expected.items() if name not in saved or saved[name] != value]
+        if different:
+            raise ArgumentError(f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
+                                f"{', '.join(different)}; it was left as it is")  # fmt: skip
+        values = files.Values(path, meta)
+        rows = values.rows("history", self._columns())
+        for i, row in enumerate(rows):
+            files.Values(path, row).whole("epoch", *(self.past_epochs + 1 + i,) * 2)
+        values.whole("epoch", *(self.past_epochs + len(rows) + 1,) * 2)
+        step = values.whole("step", 0, self.per_epoch)
+        values.whole("best_epoch", *((self.past_epochs + 1, self.past_epochs + len(rows)) if rows else (0, 0)))
+        values.seconds("seconds")
+        forms = {name: (array.shape, array.dtype) for name, array in self._saved_arrays().items()}
+        return {**forms, "reports": ((step, len(COLUMNS)), np.float64)}
+
+    def _columns(self) -> set[str]:
+        """What every row of the history has."""
+        penalty = {"rho", "residual", "hvps", "skipped"} if self.regularizer is not None else set()
+        checked = {"valid_loss", "valid_accuracy"} if self.validation is not None else set()
+        return {"epoch", "loss", "accuracy", "seconds"} | penalty | checked
+
+    def _check_values(self, path: Path, name: str, array: np.ndarray) -> None:
+        """Refuses numbers that a run never saves: they would be used as they are."""
+        part = name.removeprefix("best/")
+        if array.dtype.kind == "i":  # rows of the data
+            good = bool(((array >= -1) & (array < self.samples)).all())
+        elif part == "w" or part.startswith("state/"):
+            good = bool(np.isfinite(array).all()) and not (part.endswith("running_var") and (array < 0).any())
+        elif part == "reports":
+            good = bool(np.isfinite(array[:, [COLUMNS.index("loss"), COLUMNS.index("rho")]]).all())
+        else:
+            good = part != "squares" or not (array < 0).any()
+        if not good:
+            raise ArgumentError(f"{path}: expected numbers that training can have led to for {name!r}, got others, "
+                                "such as NaN; it was left as it is")  # fmt: skip
 
     def _copy(self) -> dict[str, np.ndarray]:
         """Parameters and running statistics as they are now."""
@@ -414,6 +470,19 @@ def _parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
     if array.shape != (net.size,) or not np.isfinite(array).all():
         raise ArgumentError(f"train: expected w of shape ({net.size},) with finite numbers, got shape {array.shape}")
     return array
+
+
+def _comparable(y: Any) -> np.ndarray:
+    """Targets as they are compared: labels of any integer type are the same."""
+    y = np.asarray(y)
+    return y.astype(np.int64) if y.dtype.kind in "iu" else y
+
+
+def _differences(before: Any, now: dict[str, Any]) -> str:
+    """What is new about the machine, in a few words."""
+    before = before if isinstance(before, dict) else {}
+    return ", ".join(f"{name} {before.get(name, 'unknown')}, now {value}" for name, value in now.items()
+                     if before.get(name) != value)  # fmt: skip
 
 
 def _start_of(earlier: Fit, w: Any, state: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:

@@ -36,6 +36,7 @@ from numba.core.caching import _Cache
 from numba.core.ccallback import CFunc
 from numba.core.compiler import CompileResult
 
+from rop.errors import say
 from rop.kernels import store
 from rop.kernels.cpu.vector import UNIT, target_cpu
 
@@ -132,8 +133,8 @@ class KernelCache(_Cache):
             self._entries.save((sig, data.codegen.magic_tuple()), data._reduce())
         except OSError as error:
             if not KernelCache.unsaved:
-                store.say(f"compiled kernels cannot be kept in {cache_folder()} ({error.strerror or error}): they are "
-                          "used now and compiled again at the next start")
+                say(f"compiled kernels cannot be kept in {cache_folder()} ({error.strerror or error}): they are used "
+                    "now and compiled again at the next start")
             KernelCache.unsaved += 1
 
     def enable(self) -> None: ...
@@ -150,7 +151,7 @@ def announce() -> None:
     """Say once per process that kernels are being compiled: otherwise the first call looks like a hang."""
     global _announced
     if not _announced and not os.environ.get("ROP_QUIET"):
-        store.say("compiling kernels once for this machine, up to a minute; later starts load them from the cache")
+        say("compiling kernels once for this machine, up to a minute; later starts load them from the cache")
     _announced = True
 
 

@@ -13,13 +13,14 @@ import pickle
 import re
 import shutil
 import stat
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from numba.core.serialize import dumps
+
+from rop.errors import say
 
 MAGIC = b"rop compiled kernel 1\n"
 DIGEST = 32                             # bytes of SHA-256
@@ -99,10 +100,6 @@ def temporary(version: str) -> Path:
 def _remove(folder: Path, maker: int) -> None:
     if os.getpid() == maker:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def say(text: str) -> None:
-    print(f"rop: {text}", file=sys.stderr, flush=True)
 
 
 # --------------------------------------------------------------------------------------------------------- its entries
