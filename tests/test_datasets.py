@@ -9,6 +9,7 @@ import dataclasses
 import gzip
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -369,9 +370,28 @@ def test_a_file_that_cannot_be_read(name: str, folder: Path, monkeypatch):
     def forbidden(path: Path, *args: Any, **options: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(Path, "read_bytes", forbidden)
-    monkeypatch.setattr(np, "loadtxt", forbidden)
+    monkeypatch.setattr(gzip, "open", forbidden)
     refused(lambda: datasets.load(name, folder), f"cannot read {folder / FILES[name][0]}: Permission denied")
+
+
+@pytest.mark.parametrize(("name", "number", "bound"), [(name, i, None) for name in ("usps", "mnist") for i in (0, 1)]
+                         + [("forest", 0, None), ("forest", 0, "unpacked")])  # fmt: skip
+def test_a_file_that_unpacks_to_far_too_much(name: str, number: int, bound: str | None, folder: Path, monkeypatch):
+    """It is refused at four times what belongs there: neither unpacked to its end nor made an array of."""
+    for size in ("FOREST_BYTES", "USPS_TRAIN_BYTES", "USPS_TEST_BYTES"):
+        monkeypatch.setattr(datasets, size, 10_000)
+    path = folder / FILES[name][number]
+    content = b"0 " * 2**25 if name != "mnist" else b"\0\0\x08\x03" + b"\xff" * 2**26
+    path.write_bytes(gzip.compress(content, 1))
+    if bound:
+        path.with_suffix("").write_bytes(content)
+        path.unlink()
+    tracemalloc.start()
+    try:
+        refused(lambda: datasets.load(name, folder), "damaged or another file", "more than", "bytes unpacked")
+        assert tracemalloc.get_traced_memory()[1] < 2**23
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("name", FILES)

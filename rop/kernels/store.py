@@ -10,7 +10,6 @@ import atexit
 import hashlib
 import os
 import pickle
-import re
 import shutil
 import stat
 import tempfile
@@ -148,8 +147,8 @@ def remove_abandoned(folder: Path) -> None:
     """Removes what processes that were killed have left half written."""
     try:
         for path in folder.iterdir():
-            old = re.fullmatch(rf"\..*{re.escape(SUFFIX)}\.tmp", path.name) and path.stat().st_mtime
-            if old and time.time() - old > ABANDONED:
+            ours = path.name.startswith(".") and path.name.endswith(f"{SUFFIX}.tmp")
+            if ours and time.time() - path.stat().st_mtime > ABANDONED:
                 path.unlink()
     except OSError:
         pass
