@@ -111,9 +111,11 @@ def _callable(value: Any) -> Any:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Its class and what it was made with; lists and the like may be what it takes notes in, and are left out."""
-    plain = {name: described(item) for name, item in sorted(getattr(value, "__dict__", {}).items()) if _constant(item)}
-    return {"is": _name(type(value)), **plain}
+    """Its class and what it was made with. Other objects than dataclasses may take notes in lists and the like, which
+    are left out."""
+    items = sorted(getattr(value, "__dict__", {}).items())
+    whole = hasattr(value, "__dataclass_fields__")
+    return {"is": _name(type(value)), **{name: described(item) for name, item in items if whole or _constant(item)}}
 
 
 def _constant(value: Any) -> bool:

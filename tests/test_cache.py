@@ -214,7 +214,8 @@ import hashlib, math, numpy as np, rop
 def bent(x):
     s, c = math.sin(x), math.cos(x)
     return s, c, -s, -c
-net = rop.Sequential(rop.Linear(5, 7), rop.ReLU(), rop.Linear(7, 6), rop.Elementwise(bent), rop.Tanh(), rop.Linear(6, 3))
+net = rop.Sequential(rop.Linear(5, 7), rop.ReLU(), rop.Linear(7, 6), rop.Elementwise(bent), rop.Tanh(), rop.Linear(6, 3)
+                     )
 rng = np.random.default_rng(0)
 w = net.init(dtype=np.float64)
 jet = rop.Objective(net, rop.CrossEntropy(), rng.random((40, 5)), rng.integers(3, size=40), dtype=np.float64).jet(w, w)
