@@ -99,18 +99,32 @@ class Run:
 
     def train(self, data: str | None = None, progress: bool = False, profile: bool = False) -> Fit:
         """Trains, or goes on; writes what belongs into the folder."""
+        self._check_begun()
         found = self.data(data)
-        if self.folder is not None:
-            for name in (CONFIG, HISTORY, WEIGHTS, CURVES):
-                files.remove_leftovers(self.folder / name)
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
         options["device"] = self.device
-        fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
-                    regularizer=self.regularizer, checkpoint=self.folder, resume=self.folder is not None,
-                    progress=progress, profile=profile, callbacks=[self._keep_history], **options)  # fmt: skip
-        if self.folder is not None:
-            self.write(fit)
+        try:
+            fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
+                        regularizer=self.regularizer, checkpoint=self.folder, resume=self.folder is not None,
+                        progress=progress, profile=profile, callbacks=[self._keep_history], **options)  # fmt: skip
+            if self.folder is not None:
+                self.write(fit)
+        except FileError as error:
+            raise FileError(f"{error}. rop resume {self.folder} goes on when that is mended") from error
         return fit
+
+    def _check_begun(self) -> None:
+        """Looks after the folder before training: what was left half written goes; a checkpoint that should be there
+        is missed, because a run that starts again would overwrite its own results."""
+        if self.folder is None:
+            return
+        for name in (CONFIG, HISTORY, WEIGHTS, CURVES):
+            files.remove_leftovers(self.folder / name)
+        results = [name for name in (HISTORY, WEIGHTS) if (self.folder / name).exists()]
+        if results and not (self.folder / files.FILE).exists():
+            raise ArgumentError(f"{self.folder / files.FILE}: expected the checkpoint of a run that has begun, as "
+                                f"{results[0]} shows, found none; bring back a copy, or move {' and '.join(results)} "
+                                "away to start again")  # fmt: skip
 
     def _keep_history(self, row: Row, fit: Fit) -> None:
         if self.folder is not None and len(fit.history) % 10 == 1:

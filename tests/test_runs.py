@@ -5,22 +5,27 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+import rop
 from rop import checkpoint as files
-from rop import cli
+from rop import cli, runs
 from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE
 from rop.experiments import EXPERIMENTS, SETTINGS
 from rop.runs import Run, new_config, one_line
 from tests.processes import environment
+from tests.test_checkpoint import full_disk
 
 SHORT = ["train", "digits", "--epochs", "2", "--quiet", "--json"]
 
@@ -206,6 +211,127 @@ def test_foreign_files(trained: Path, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "weights.npz").write_bytes(b"no weights")
     code, _, err = run(capsys, "eval", str(tmp_path))
     assert code == FAILED and "expected weights, got a file that cannot be read" in err
+
+
+# ------------------------------------------------------------------------------------------------ damaged run folders
+def flipped(place: float) -> Callable[[bytes], bytes]:
+    """One bit, at this part of the file."""
+    def flip(content: bytes) -> bytes:
+        at = int(place * (len(content) - 1))
+        return content[:at] + bytes([content[at] ^ (1 << at % 7)]) + content[at + 1 :]
+    return flip
+
+
+def cut(part: float) -> Callable[[bytes], bytes]:
+    return lambda content: content[: int(part * len(content))]
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "missing": lambda content: None, "empty": lambda content: b"", "text": lambda content: b"something else",
+    "number": lambda content: b"1", "object": lambda content: b"{}", "nested": lambda content: b"[" * 100_000,
+    "zip": lambda content: b"PK\x05\x06" + bytes(18), "bytes": lambda content: bytes(range(256)) * 4,
+    **{f"cut {part}": cut(part) for part in (0.1, 0.5, 0.9, 0.99)},
+    **{f"flipped {place:.2f}": flipped(place) for place in np.linspace(0, 1, 12)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(("command", "file"), [
+    ("resume", "config.json"), ("resume", "checkpoint.npz"), ("eval", "config.json"), ("eval", "weights.npz"),
+    ("eval", "checkpoint.npz"), ("spectrum", "config.json"), ("spectrum", "weights.npz"),
+])  # fmt: skip
+def test_a_damaged_folder_gives_one_line_or_the_right_result(command: str, file: str, damage: str, trained: Path,
+                                                             tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    if (command, file) == ("eval", "checkpoint.npz"):
+        (folder / "weights.npz").unlink()
+    content = DAMAGES[damage]((folder / file).read_bytes())
+    (folder / file).unlink()
+    if content is not None:
+        (folder / file).write_bytes(content)
+    monkeypatch.setattr(rop.eigen, "lanczos", lambda *a, **k: SimpleNamespace(  # what is not asked here takes long
+        rho=1.0, values=np.ones(1), value=1.0, converged=True))  # fmt: skip
+    small = ["--steps", "2", "--probes", "1"] if command == "spectrum" else []
+    code, out, err = run(capsys, command, str(folder), "--json", "--quiet", *small)
+    if code == OK:
+        expected = run(capsys, command, str(trained), "--json", "--quiet", *small)[1]
+        different = {"seconds", "evaluation_seconds"}
+        got, right = ({k: v for k, v in result(text).items() if k not in different} for text in (out, expected))
+        assert got == right and (damage.startswith("flipped") or (file, damage) == ("weights.npz", "missing"))
+    else:
+        assert code == FAILED and err.count("\n") == 1 and str(folder) in err and "Traceback" not in err, err
+    (trained / "spectrum.png").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("dataset", "cifar"), ("dataset", 3), ("setting", "other"), ("epochs", 0), ("epochs", "2"), ("epochs", 2.5),
+     ("batch_size", -1), ("seed", -1), ("seed", None), ("dtype", "float16"), ("device", "tpu"), ("data", 5),
+     ("optimizer", None), ("optimizer", {"is": "Newton"}), ("optimizer", {"is": "SGD", "lr": "fast"}),
+     ("optimizer", {"lr": 0.1}), ("optimizer", [1]), ("regularizer", {"is": "SpectralRadius", "mu": -float("inf")}),
+     ("regularizer", {"is": "SGD"}), ("regularizer", 1), ("format", "other"), ("version", 3), ("version", [2]),
+     ("digest", 1)],
+)  # fmt: skip
+def test_a_configuration_that_no_command_writes(name: str, value: Any, trained: Path, tmp_path: Path,
+                                                capsys: Any) -> None:  # fmt: skip
+    config = json.loads((trained / "config.json").read_text())
+    config.pop("digest")
+    config[name] = value
+    config.setdefault("digest", runs._digest(config))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for command in ("resume", "eval", "spectrum"):
+        code, _, err = run(capsys, command, str(tmp_path))
+        assert code == FAILED and err.count("\n") == 1 and "config.json: expected the configuration" in err, err
+
+
+def test_every_change_of_a_configuration_is_noticed(trained: Path, tmp_path: Path) -> None:
+    """Also one that leaves it valid, such as another number of epochs; a run of an earlier version has no digest."""
+    content = (trained / "config.json").read_bytes()
+    expected, path = json.loads(content), tmp_path / "config.json"
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            found = Run.open(tmp_path).config
+        except rop.ArgumentError:
+            continue
+        assert found == {k: v for k, v in expected.items() if k != "digest"}
+    path.write_text(json.dumps({**{k: v for k, v in expected.items() if k != "digest"}, "version": 1}))
+    assert Run.open(tmp_path).config["epochs"] == 2
+
+
+def test_weights_of_another_net_or_with_nan_are_refused(trained: Path, tmp_path: Path, capsys: Any) -> None:
+    shutil.copytree(trained, tmp_path / "run")
+    path = tmp_path / "run" / "weights.npz"
+    w = np.load(path)["w"]
+    for wrong in ({"w": w[:-1]}, {"w": w.astype(np.float64)}, {"w": w * np.nan}, {"w": w, "more": w}, {"v": w}, {}):
+        np.savez(path, **wrong)
+        code, _, err = run(capsys, "eval", str(tmp_path / "run"))
+        assert code == FAILED and err.count("\n") == 1 and f"{path}: expected" in err
+    np.savez_compressed(path, w=w)
+    assert "it is compressed" in run(capsys, "eval", str(tmp_path / "run"))[2]
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
+def test_a_full_disk_gives_one_line_and_the_run_goes_on_later(after: int, tmp_path: Path, capsys: Any,
+                                                              monkeypatch: Any) -> None:  # fmt: skip
+    """The files are: configuration, checkpoint at the start, history, checkpoint of the first epoch, of the second."""
+    from rop import trainer
+
+    folder, whole = tmp_path / "run", tmp_path / "whole"
+    monkeypatch.setattr(trainer, "SAVE_EVERY", 0.0)
+    calls = full_disk(monkeypatch, after)
+    code, _, err = run(capsys, *SHORT, "--mu", "0", "--out", str(folder))
+    assert code == FAILED and err.count("\n") == 1 and "No space left on device" in err, err
+    assert len(calls) == after + 1
+    monkeypatch.undo()
+    if after == 0:
+        assert not list(folder.iterdir())
+        return
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+    assert run(capsys, "resume", str(folder), "--quiet")[0] == OK
+    assert run(capsys, *SHORT, "--mu", "0", "--out", str(whole))[0] == OK
+    np.testing.assert_array_equal(Run.open(folder).weights()[0], Run.open(whole).weights()[0])
 
 
 def test_what_is_not_a_number_is_null() -> None:
