@@ -10,7 +10,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, MissingPackageError, RopError
+from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
 from rop.graph import Graph, Input, Sequential
 from rop.layers import (
     ACTIVATIONS,
@@ -72,7 +72,7 @@ __all__ = [
     "train", "evaluate", "Fit", "SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent",
     "TrainingStopped", "TrainingInterrupted", "datasets",
     # what can go wrong
-    "RopError", "ArgumentError", "ArgumentTypeError", "DeviceError", "MissingPackageError",
+    "RopError", "ArgumentError", "ArgumentTypeError", "DeviceError", "FileError", "MissingPackageError",
     "__version__",
 ]  # fmt: skip
 

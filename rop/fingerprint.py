@@ -15,10 +15,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba.core.registry import cpu_target
 
 from rop.graph import Graph
-from rop.kernels.cpu.vector import VECTOR
+from rop.kernels.compile import kind
 from rop.kernels.scalar import identity
 from rop.layers.base import Immutable, Layer
 from rop.layers.loss import Loss
@@ -159,7 +158,6 @@ def machine(device: str) -> dict[str, Any]:
     """What the last bits depend on besides the settings: the kind of CPU that code is compiled for, and the compiler.
 
     >>> sorted(machine("cpu"))
-    ['cpu', 'device', 'features', 'numba', 'vectors']
+    ['cpu', 'device', 'numba']
     """
-    _, cpu, features = cpu_target.target_context.codegen().magic_tuple()
-    return {"device": device, "cpu": cpu, "features": digest(features), "vectors": VECTOR, "numba": numba.__version__}
+    return {"device": device, "cpu": kind(), "numba": numba.__version__}

@@ -149,6 +149,13 @@ def test_a_folder_that_others_can_write_to_is_not_used(mode: int, inner: bool, f
     assert compiling.cache_folder.__wrapped__() == other and capsys.readouterr().err == ""
 
 
+def test_nothing_is_made_in_a_folder_that_is_not_used(found: Any, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache").chmod(0o1777)
+    assert tmp_path not in found(tmp_path / "cache").parents and "is not used" in capsys.readouterr().err
+    assert not list((tmp_path / "cache").iterdir())
+
+
 def test_a_folder_of_another_user_is_not_used(found: Any, tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     folder = found(tmp_path / "cache")
     real = os.stat

@@ -91,7 +91,7 @@ def check(folder: Path, seed: int, kills: int) -> None:
     runs = Runs(folder, seed)
     while runs.killed < kills:
         runs.kill_one(slow=runs.killed % 3 == 0)
-    assert runs.in_a_save >= kills // 6, "some of them in the middle of a save"
+    assert runs.in_a_save >= kills // 4, "about a third of them in the middle of a save"
     expected = fit(epochs=EPOCHS, **OPTIONS)
     for number in range(runs.number + 1):
         path = folder / str(number)

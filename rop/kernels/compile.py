@@ -77,12 +77,13 @@ def cache_folder() -> Path:
     """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither can be used, a temporary
     folder for this process and those it starts. One that others could have written to is never used."""
     version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
-    for folder in _candidates():
-        usable = store.writable(folder / version) or store.complete(folder / version)
-        if usable and store.distrusted(folder / version):
+    for folder in (candidate / version for candidate in _candidates()):
+        if store.distrusted(folder):    # before anything is made there
             break
-        if usable:
-            return folder / version
+        if store.writable(folder) or store.complete(folder):
+            if store.distrusted(folder):
+                break                   # somebody else made it just now
+            return folder
     return store.temporary(version)
 
 
