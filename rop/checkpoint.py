@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import warnings
 import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -189,7 +190,9 @@ def _form(file: IO[bytes], name: str, size: int) -> Form:
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name!r} is an array of an unknown format")
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a header that NumPy wonders about is damaged
+        shape, fortran, dtype = reader(file)
     if fortran or dtype.kind not in "biuf" or any(axis < 0 for axis in shape):
         raise ValueError(f"{name!r} is not an array of numbers as rop writes it")
     count = 1
