@@ -18,6 +18,8 @@ from rop.bench.engines import Step
 from rop.bench.problems import Linear, Problem
 from rop.commands.bench import bench_settings
 
+pytestmark = pytest.mark.xdist_group("bench")  # one run of the benchmark serves many tests
+
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
 TINY = problems.find("mlp:6-5-3:tanh")
