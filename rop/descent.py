@@ -26,12 +26,35 @@ from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
 
 SENSE = 1.0                             # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
-LEAP = 0.5                              # the part of ρ that a step of "track" may take away, to first order
 SHARE = 0.005                           # seconds of steps that are run in one way before another may be better
 COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
 
 
-class Descent:
+class OnHost:
+    """What steps whose ``arrays`` are views of all they change have in common; see rop.trainer.Steps."""
+
+    arrays: Any
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Puts back what ``arrays`` gave."""
+        for name, array in self.arrays.items():
+            array[...] = arrays[name]
+
+    def mark(self) -> None:
+        """Keeps a copy of what they are now."""
+        self._marked = {name: array.copy() for name, array in self.arrays.items()}
+
+    def back(self) -> None:
+        """Returns to the last mark."""
+        self.restore(self._marked)
+
+    def finite(self) -> bool:
+        """Whether the parameters and running statistics are finite."""
+        return all(np.isfinite(array).all() for name, array in self.arrays.items()
+                   if name == "w" or name.startswith("state/"))
+
+
+class Descent(OnHost):
     """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set.
 
     Args:
@@ -109,11 +132,6 @@ class Descent:
                  "u": self._space.array("out1")[:self.size], "velocity": self._velocity, "squares": self._squares}
         return ({name: array for name, array in named.items() if array is not None}
                 | {f"state/{name}": array for name, array in self._state.items()})
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Puts back what ``arrays`` gave."""
-        for name, array in self.arrays.items():
-            array[...] = arrays[name]
 
     @property
     def w(self) -> np.ndarray:
@@ -254,7 +272,7 @@ def settings_of(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.
         settings[compiled.ITERATIONS] = regularizer.products if track else regularizer.maxiter
         settings[compiled.SENSE] = SENSE if track else 0
         settings[compiled.ABSOLUTE], settings[compiled.WARM] = regularizer.stop == "paper", regularizer.warm_start
-        settings[compiled.CLIP], settings[compiled.LEAP] = regularizer.clip or 0, LEAP if track else 0
+        settings[compiled.CLIP], settings[compiled.LIMIT] = regularizer.clip or 0, regularizer.limit or 0
     return settings
 
 

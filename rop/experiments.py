@@ -75,5 +75,6 @@ EXPERIMENTS = {
 
 
 def penalty(mu: float, **options: Any) -> SpectralRadius | None:
-    """The penalty with weight mu; none at all for 0, which is plain training at full speed."""
-    return SpectralRadius(mu=mu, **options) if mu else None
+    """The penalty with weight mu; none at all for 0, which is plain training at full speed whatever its options."""
+    made = SpectralRadius(mu=mu, **options)
+    return made if mu else None

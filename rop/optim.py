@@ -105,10 +105,23 @@ def describe(value: Any) -> Any:
     return {"is": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
 
 
+def completed(value: Any) -> Any:
+    """What describe said, with what an earlier version had no name for: before SpectralRadius had a ``limit``, only
+    "track" kept to one, of 0.5. A run that was begun like that goes on like that.
+
+    >>> completed({"is": "SpectralRadius", "mu": 0.1, "solver": "power"})["limit"] is None
+    True
+    """
+    if isinstance(value, dict) and value.get("is") == "SpectralRadius" and "limit" not in value:
+        return {**value, "limit": 0.5 if value.get("solver") == "track" else None}
+    return value
+
+
 def revive(value: Any) -> Any:
     """The opposite of describe, for optimizers, regularizers and schedules of this file."""
     if not isinstance(value, dict):
         return value
+    value = completed(value)
     kinds: dict[str, Any] = {**SCHEDULES, "SGD": SGD, "Adam": Adam, "SpectralRadius": SpectralRadius}
     given = {name: revive(part) for name, part in value.items() if name != "is"}
     if "betas" in given:
@@ -179,13 +192,15 @@ class SpectralRadius:
         K: what ρ may be for free.
         solver: how the dominant eigenpair is found. "power": Algorithm 1. "track": the eigenvector of the step before,
             improved by just ``products`` products. Where it makes no sense, ‖Hv − λv‖ > |λ|, the step goes without the
-            penalty; and no step may take away more than half of ρ, to first order, lest a sudden ρ blow up w.
-            "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
+            penalty. "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
         tol: tolerance, a number or a schedule; see ``stop``.
         stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|.
         maxiter: most iterations per step.
         warm_start: start from the eigenvector of the step before, not from a random one.
-        clip: longest ∇ρ; None for no limit.
+        clip: longest ∇ρ; None for any length.
+        limit: the part of ρ that one step may take away, to first order: ∇ρ is shortened to α μ ‖∇ρ‖² ≤ limit·ρ, α the
+            learning rate, lest a sudden ρ throw w into a corner where all gradients vanish. None: no such limit, which
+            is Algorithm 1 to the letter.
         products: number of products per step of "track".
         refresh: steps after which "paper_lobpcg" makes its K-FAC preconditioner anew (the paper's b).
 
@@ -203,6 +218,7 @@ class SpectralRadius:
     clip: float | None = None
     products: int = 2
     refresh: int = 4
+    limit: float | None = 0.5
 
     def __post_init__(self) -> None:
         owner = "SpectralRadius"
@@ -215,6 +231,8 @@ class SpectralRadius:
         check_bool(owner, "warm_start", self.warm_start)
         if self.clip is not None:
             check_float(owner, "clip", self.clip, positive=True)
+        if self.limit is not None:
+            check_float(owner, "limit", self.limit, positive=True)
         check_int(owner, "products", self.products)
         check_int(owner, "refresh", self.refresh)
         if self.solver == "track" and not self.warm_start:

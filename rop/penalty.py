@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from rop import eigen
-from rop.descent import LEAP, SENSE
+from rop.descent import SENSE
 from rop.engine import Point
+from rop.kernels.cpu.descent import shortening
 from rop.optim import SpectralRadius
 
 
@@ -44,7 +45,7 @@ class Penalty:
         if not (r.K < found.rho < np.inf and sensible):
             return found, None
         gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
-        return found, mu * self._shortened(_length(gradient), found.rho, rate * mu) * gradient
+        return found, mu * shortening(r.clip or 0, r.limit or 0, rate * mu, found.rho, _length(gradient)) * gradient
 
     def _solve(self, p: Point, number: int, tol: float, preconditioner: Any, free: Any) -> eigen.Eigen:
         r, H = self.regularizer, _Following(p, free)
@@ -62,13 +63,6 @@ class Penalty:
         if np.isfinite(following).all() and following.any():
             self.v[:] = following
         return found
-
-    def _shortened(self, length: float, rho: float, pace: float) -> float:
-        """The factor by which a ∇ρ of this length is clipped; see SpectralRadius on "track" for the second limit."""
-        longest = length if self.regularizer.clip is None else self.regularizer.clip
-        if self.regularizer.solver == "track" and pace * length**2 > LEAP * rho:
-            longest = min(longest, LEAP * rho / (pace * length))
-        return longest / length if length > longest else 1.0
 
 
 class _Following(eigen.Hessian):

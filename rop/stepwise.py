@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rop.descent import COLUMNS
+from rop.descent import COLUMNS, OnHost
 from rop.engine import Objective, check_data, check_state
 from rop.graph import Graph
 from rop.layers.batchnorm import BatchNorm
@@ -30,7 +30,7 @@ class RunningAverages:
             running += self._parts[name.rpartition(".")[0]] * (statistics[name] - running)
 
 
-class Stepwise:
+class Stepwise(OnHost):
     """Steps of min f(w) + μ·max(0, ρ − K) with any solver of rop.eigen; see Descent for the arguments."""
 
     def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray, dtype: Any,
@@ -58,11 +58,6 @@ class Stepwise:
         if self.squares is not None:
             named["squares"] = self.squares
         return named | {f"state/{name}": array for name, array in self.state.items()}
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """As Descent.restore."""
-        for name, array in self.arrays.items():
-            array[...] = arrays[name]
 
     def begin(self, order: np.ndarray) -> int:
         steps = len(order) // self.batch

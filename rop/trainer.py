@@ -24,24 +24,26 @@ import numpy as np
 from rop import checkpoint as files
 from rop.descent import COLUMNS, Descent
 from rop.devices import check_device
-from rop.engine import check_data, check_state, predict
+from rop.engine import Objective, check_data, check_state, predict
 from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
 from rop.fingerprint import described, digest, machine
 from rop.graph import Graph
 from rop.layers._arguments import check_dtype, check_int
-from rop.layers.loss import Loss
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius, values
+from rop.layers.loss import NLL, CrossEntropy, Loss
+from rop.optim import SGD, Adam, Optimizer, SpectralRadius, completed, values
 
 SLICE = 0.2  # seconds that compiled code runs before Python looks around
 SAVE_EVERY = 2.0  # seconds between checkpoints, at least: writing one must not slow down short epochs
+VANISHED = 1e-6  # a net that predicts one class for all samples has collapsed if ‖∇f‖ is below this
+PROBE = 256  # so many samples are enough to see that a net has not
 
 Pair = tuple[Any, Any]
 Row = dict[str, float]
 
 
 class TrainingStopped(RopError):
-    """A loss or ρ that is not finite, or a checkpoint that cannot be written; ``fit`` is the run up to the last good
-    step."""
+    """A loss, ρ or parameter that is not finite, or a checkpoint that cannot be written; ``fit`` is the run up to the
+    last good step."""
 
     def __init__(self, message: str, fit: Fit):
         super().__init__(message)
@@ -72,6 +74,8 @@ class Fit:
         validation data valid_loss and valid_accuracy.
     memory: what the next step would need besides w and state: the optimizer's averages, the last eigenvector.
     epochs, steps: done so far, those of the fit it started from included.
+    collapsed: whether w_last predicts one class for all training samples, wrongly for some, with ‖∇f‖ < 1e-6, so that
+        training would not bring it back. Looked at when a run ends; None in a fit that callbacks or exceptions hold.
     """
 
     w: np.ndarray
@@ -84,6 +88,7 @@ class Fit:
     memory: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     epochs: int = 0
     steps: int = 0
+    collapsed: bool | None = None
 
     def column(self, name: str) -> np.ndarray:
         """One number of every epoch's row."""
@@ -91,7 +96,15 @@ class Fit:
 
 
 class Steps(Protocol):
-    """What the trainer needs of whoever does the steps: Descent, CudaDescent or Stepwise."""
+    """What the trainer needs of whoever does the steps: Descent, CudaDescent or Stepwise.
+
+    ``arrays`` is everything that changes from step to step, by name, on the host. They are for reading, and at once:
+    some are views of what the next step will change, others copies of a GPU's memory, so that writing into them may
+    change nothing. ``restore`` puts values back, all that ``arrays`` names.
+
+    ``mark`` keeps a copy of all of it where it is, ``back`` returns to the last mark, and ``finite`` says whether the
+    parameters and running statistics are finite numbers.
+    """
 
     def begin(self, order: np.ndarray) -> int: ...
 
@@ -102,6 +115,12 @@ class Steps(Protocol):
     def arrays(self) -> dict[str, np.ndarray]: ...
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None: ...
+
+    def mark(self) -> None: ...
+
+    def back(self) -> None: ...
+
+    def finite(self) -> bool: ...
 
 
 def train(
@@ -161,7 +180,7 @@ def train(
     run.start(resume)
     with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
         run.go(interrupted, callbacks, show)
-    return run.fit()
+    return run.ended()
 
 
 class _Run:
@@ -177,6 +196,7 @@ class _Run:
         self.dtype, self.folder = np.dtype(check_dtype("train", dtype)), folder
         x, y = _pair("data", data)
         x = check_data(x, self.dtype, check_finite=True)
+        self.data = x, np.asarray(y)
         self.samples, self.batch_size = len(x), check_int("train", "batch_size", batch_size)
         if self.samples < self.batch_size:
             raise ArgumentError(f"train: expected at least one batch of {self.batch_size} samples, got {self.samples}; "
@@ -228,8 +248,7 @@ class _Run:
             given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
             raise ArgumentError(f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "
                                 f"{given}; to start anew from its parameters give w=fit.w_last, state=fit.state_last")
-        for name in arrays.keys() & earlier.memory.keys():
-            arrays[name][...] = earlier.memory[name]
+        self.steps.restore({**arrays, **{name: earlier.memory[name] for name in arrays.keys() & earlier.memory.keys()}})
         return earlier.epochs, earlier.steps
 
     @property
@@ -291,7 +310,7 @@ class _Run:
         """The arrays that a checkpoint of this run has, where it says it stands, if that is a place in this run."""
         saved, expected = meta.get("settings"), json.loads(json.dumps(self.fingerprint))
         saved = saved if isinstance(saved, dict) else {}
-        different = [name for name, value in expected.items() if name not in saved or saved[name] != value]
+        different = [name for name, value in expected.items() if name not in saved or completed(saved[name]) != value]
         if different:
             raise ArgumentError(f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
                                 f"{', '.join(different)}; it was left as it is")  # fmt: skip
@@ -351,10 +370,14 @@ class _Run:
         count = 1
         while self.step < total:
             start, part = time.perf_counter(), slice(self.step, self.step + count)
+            self.steps.mark()
             reports = self.steps.run(self.step, count, before=before, stop=interrupted,
                                      **{name: all_steps[part] for name, all_steps in given.items()})  # fmt: skip
+            finite = self.steps.finite()
             took = time.perf_counter() - start
             self.seconds += took
+            if not finite:
+                self._return_to_finite(given, len(reports))
             self._take_in(reports)
             show.steps(self.epoch, self.step, total, reports)
             if interrupted():
@@ -376,12 +399,29 @@ class _Run:
         self.reports = np.concatenate([self.reports, good])
         self.step += len(good)
         if bad.any():
-            self.save()
-            saved = "" if self.folder is None else f"; the last good step is in {self.folder / files.FILE}"
             what = "loss" if not np.isfinite(reports[-1, 0]) else "spectral radius"
-            raise TrainingStopped(
-                f"train: the {what} is not finite in epoch {self.epoch}, step {self.step + 1}: a smaller learning rate "
-                f"or mu, or clip=..., may help{saved}", self.fit())  # fmt: skip
+            self._stop(f"{what} is not finite in")
+
+    def _return_to_finite(self, given: dict[str, np.ndarray], count: int) -> None:
+        """Some of the last ``count`` steps made parameters that are not finite: makes them again from the mark, one by
+        one, up to the last one that did not, and stops there."""
+        self.steps.back()
+        before = self.before
+        for step in range(self.step, self.step + count):
+            self.steps.mark()
+            report = self.steps.run(step, 1, before=before, **{name: numbers[step] for name, numbers in given.items()})
+            if not self.steps.finite():
+                self.steps.back()
+                break
+            self._take_in(report)
+        self._stop("parameters are not finite after")
+
+    def _stop(self, what: str) -> None:
+        """Ends the run at the last good step, because of what happened in the next one."""
+        self.save()
+        saved = "" if self.folder is None else f"; the last good step is in {self.folder / files.FILE}"
+        raise TrainingStopped(f"train: the {what} epoch {self.epoch}, step {self.step + 1}: a smaller learning rate or "
+                              f"mu, or clip=..., may help{saved}", self.fit())  # fmt: skip
 
     def _stop_interrupted(self) -> None:
         self.save()
@@ -418,6 +458,12 @@ class _Run:
             return row["valid_accuracy"] if np.isfinite(row["valid_accuracy"]) else -row["valid_loss"]
         return all(key(self.history[-1]) > key(row) for row in self.history[:-1])
 
+    def ended(self) -> Fit:
+        """The fit of a run that has come to its end."""
+        fit = self.fit()
+        fit.collapsed = has_collapsed(self.net, self.loss, fit.w_last, *self.data, state=fit.state_last)
+        return fit
+
     def fit(self) -> Fit:
         last = self._copy()
         best = self.best if self.history else last
@@ -443,6 +489,31 @@ def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str,
     value = loss.value(outputs, y)
     labels = y.dtype.kind in "iu" and outputs.ndim == 2 and y.ndim == 1
     return value, float((outputs.argmax(axis=1) == y).mean()) if labels else float("nan")
+
+
+def has_collapsed(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.ndarray,
+                  state: Mapping[str, np.ndarray] | None = None) -> bool:  # fmt: skip
+    """Whether a classifier predicts one class for all samples, wrongly for some, and ‖∇f‖ < 1e-6: then no training on
+    them will bring it back. For a net that is alive a look at the first samples is enough.
+
+    >>> import numpy as np, rop
+    >>> net = rop.Sequential(rop.Linear(1, 2), rop.Softmax(1))
+    >>> x, y = np.array([[1.0], [2.0]]), np.array([0, 1])
+    >>> dead, alive = np.array([0.0, 0.0, 99.0, -99.0]), np.array([1.0, 0.0, 0.0, 0.0])
+    >>> [has_collapsed(net, rop.CrossEntropy(), w, x, y) for w in (dead, alive)]
+    [True, False]
+    """
+    if not isinstance(loss, (CrossEntropy, NLL)):
+        return False
+    wanted = y if y.dtype.kind in "iu" else y.argmax(axis=1)
+    for part in (slice(PROBE), slice(None)):
+        chosen = predict(net, w, x[part], state).argmax(axis=1)
+        if (chosen != chosen.flat[0]).any():
+            return False
+    if (chosen == wanted).all():
+        return False
+    f = Objective(net, loss, x, y, dtype=w.dtype, training=False, state=state or None)
+    return bool(np.linalg.norm(f.at(w).grad) < VANISHED)
 
 
 # --------------------------------------------------------------------------------------------------- small helpers

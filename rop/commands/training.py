@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import rop
-from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE, add_command, note_missing, positive
+from rop.commands.common import FAILED, INTERRUPTED, OK, add_command, note_missing, positive
 from rop.devices import DEVICES, check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
 from rop.optim import SGD, SOLVERS, Adam, Optimizer, cosine, inverse_epoch
@@ -81,6 +81,9 @@ def _add_train(commands: Any) -> None:
     penalty.add_argument("--maxiter", type=positive, metavar="N", help="most iterations a step (default 100)")
     penalty.add_argument("--products", type=positive, metavar="N", help="products a step of track (default 2)")
     penalty.add_argument("--clip", type=not_negative, metavar="X", help="longest gradient of the spectral radius")
+    penalty.add_argument("--limit", type=limit, default=0.5, metavar="X",
+                         help="the part of the spectral radius that one step may take away, to first order; none: the "
+                              "paper's algorithm to the letter (default 0.5)")  # fmt: skip
     penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=positive, metavar="N")
@@ -113,16 +116,28 @@ def not_negative(text: str) -> float:
     return number
 
 
+def limit(text: str) -> float | None:
+    """
+    >>> limit("0.25"), limit("none")
+    (0.25, None)
+    """
+    try:
+        number = None if text == "none" else float(text)
+    except ValueError:
+        number = 0.0
+    if number is not None and not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, or none, got {text!r}")
+    return number
+
+
 # ------------------------------------------------------------------------------------------------------------ commands
 def run_train(options: argparse.Namespace) -> int:
     from rop.runs import Run, new_config
     penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
     given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
+    given["limit"] = options.limit
     if options.cold_start:
         given["warm_start"] = False
-    if given and options.mu == 0:
-        print(f"rop train: --mu 0 is training without penalty, which has no {', '.join(given)}", file=sys.stderr)
-        return USAGE
     config = new_config(
         options.dataset, setting=options.setting, mu=options.mu, epochs=options.epochs, batch_size=options.batch_size,
         optimizer=chosen_optimizer(options), seed=options.seed, dtype=options.dtype, device=options.device,
@@ -174,6 +189,9 @@ def _train(run: Any, options: argparse.Namespace) -> int:
         print(f"rop: {stop}" + ("" if run.folder is None else f"; rop resume {run.folder} goes on"), file=sys.stderr)
         return INTERRUPTED
     results = run.results(fit)
+    if fit.collapsed:
+        print("rop: the net has collapsed: it predicts one class for every sample and its gradient vanishes; --limit "
+              "0.5, a smaller --lr or --mu, or another --seed may help", file=sys.stderr)  # fmt: skip
     _show(results, options, [f"written to {run.folder}"] if run.folder else [])
     if run.folder and not find_spec("matplotlib"):
         note_missing("curves.png", "matplotlib", "train")

@@ -61,6 +61,7 @@ class CudaDescent:
         start = {"w": w, "v": random / np.linalg.norm(random)}
         for name, vector in self._vectors.items():
             vector.copy_to_device(np.asarray(start.get(name, np.zeros(n)), self.dtype))
+        self._marked = {name: device_array(n, self.dtype) for name in self._vectors}
 
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
@@ -70,11 +71,31 @@ class CudaDescent:
                 | {f"state/{name}": array.copy() for name, array in self._averages.state.items()})
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Puts back what ``arrays`` gave."""
+        """Puts back what ``arrays`` gave, into the GPU's memory."""
         for name, vector in self._vectors.items():
-            vector.copy_to_device(np.ascontiguousarray(arrays[name]))
+            vector.copy_to_device(np.ascontiguousarray(arrays[name], self.dtype))
         for name, running in self._averages.state.items():
             running[...] = arrays[f"state/{name}"]
+        self._space.forget()
+
+    def mark(self) -> None:
+        """Keeps a copy of what they are now, on the GPU."""
+        for name, vector in self._vectors.items():
+            self._space.vectors.scale(self._marked[name], vector, 1.0)
+        self._marked_state = self.state
+
+    def back(self) -> None:
+        """Returns to the last mark."""
+        for name, vector in self._vectors.items():
+            self._space.vectors.scale(vector, self._marked[name], 1.0)
+        for name, running in self._averages.state.items():
+            running[...] = self._marked_state[name]
+        self._space.forget()
+
+    def finite(self) -> bool:
+        """Whether the parameters and running statistics are finite."""
+        return self._space.vectors.finite(self._vectors["w"]) and all(
+            np.isfinite(array).all() for array in self._averages.state.values())
 
     @property
     def w(self) -> np.ndarray:
@@ -151,9 +172,10 @@ class CudaDescent:
             return 0.0
         (r2,) = self._space.run((SECOND,), (0,))
         factor = 2.0 * math.copysign(1.0, value)                # 2: order 2 is a Taylor coefficient
-        if settings[compiled.CLIP] > 0 or settings[compiled.LEAP] > 0:
+        clip, limit = settings[compiled.CLIP], settings[compiled.LIMIT]
+        if clip > 0 or limit > 0:
             length = 2.0 * math.sqrt(self._space.vectors.moments(r2, r2)[0])
-            factor *= compiled.shortening(settings, step, rho, length)
+            factor *= compiled.shortening(clip, limit, step[compiled.RATE] * step[compiled.MU], rho, length)
         report[compiled.PENALTY] = 1.0
         self._lap(report, compiled.R2_TIME, now)
         return factor * float(step[compiled.MU])

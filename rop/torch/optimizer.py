@@ -37,8 +37,8 @@ class SpectralRadius:
         loss: nn.CrossEntropyLoss, NLLLoss, MSELoss or BCEWithLogitsLoss, the functions of torch.nn.functional for
             them, or a loss of rop.
         base_optimizer: a torch optimizer of (some of) the module's parameters.
-        mu, K, **options: as for rop.SpectralRadius: solver, tol, stop, maxiter, warm_start, clip, products, refresh.
-            A schedule of mu or tol is given the number of the step and ``opt.epoch``.
+        mu, K, **options: as for rop.SpectralRadius: solver, tol, stop, maxiter, warm_start, clip, limit, products,
+            refresh. A schedule of mu or tol is given the number of the step and ``opt.epoch``.
         seed: of the first direction.
         memory_limit: as for rop.Objective.
 

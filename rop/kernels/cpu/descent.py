@@ -43,7 +43,7 @@ WORDS = PASSES + 27
 
 # Settings of a run, float64.
 (MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP,
- LEAP) = range(14)
+ LIMIT) = range(14)
 SETTINGS = 14
 
 # Settings of a step, float64.
@@ -336,12 +336,13 @@ def lap(d, report, part, now):
         report[part] += now[0] * 1_000_000_000 + now[1] - before
 
 
-def shortening(settings, step, rho, length):
-    """The factor by which a ∇ρ of this length is clipped. LEAP also keeps its step from overshooting: a step α μ ∇ρ
-    would lower ρ by α μ ‖∇ρ‖² if ρ were linear, which may not be more than that part of ρ."""
-    longest = settings[CLIP] if settings[CLIP] > 0 else length
-    if settings[LEAP] > 0 and step[RATE] * step[MU] * length * length > settings[LEAP] * rho:
-        longest = min(longest, settings[LEAP] * rho / (step[RATE] * step[MU] * length))
+def shortening(clip, limit, pace, rho, length):
+    """The factor by which a ∇ρ of this length is shortened: for every solver, here and in Python. It may be as long as
+    ``clip``; and a step of pace = α μ along ∇ρ, which would lower ρ by α μ ‖∇ρ‖² if ρ were linear, may not take away
+    more than the part ``limit`` of ρ. 0: no clip, no limit."""
+    longest = clip if clip > 0 else length
+    if limit > 0 and pace * length * length > limit * rho:
+        longest = min(longest, limit * rho / (pace * length))
     return longest / length if length > longest else 1.0
 
 
@@ -359,10 +360,10 @@ def _penalty(d, settings, step, number, first, report, now, total):
         return 0.0
     run_pass(d, 2, first)
     factor = 2.0 * np.sign(value)                         # 2: order 2 is a Taylor coefficient
-    if settings[CLIP] > 0 or settings[LEAP] > 0:
+    if settings[CLIP] > 0 or settings[LIMIT] > 0:
         r2 = reals(d[R2], d[SIZE])
         moments(r2, r2, total)
-        factor *= shortened(settings, step, abs(value), 2.0 * np.sqrt(total[0]))
+        factor *= shortened(settings[CLIP], settings[LIMIT], step[RATE] * step[MU], abs(value), 2.0 * np.sqrt(total[0]))
     report[PENALTY] = 1.0
     lap(d, report, R2_TIME, now)
     return factor * step[MU]
