@@ -87,7 +87,8 @@ class Stepwise(OnHost):
         report = [p.loss, float("nan"), found.rho if found else 0.0, float(found.residuals[0]) if found else 0.0,
                   float(found.hvps) if found else 0.0, float(added is not None), 0.0, 0.0, 0.0, 0.0]  # fmt: skip
         if np.isfinite(report[:3:2]).all():
-            self._update(direction.astype(self.dtype), rate, number + 1)
+            with np.errstate(over="ignore", invalid="ignore"):  # the trainer looks whether the parameters are finite
+                self._update(direction.astype(self.dtype), rate, number + 1)
             self.averages.take_in(p.batch_stats)
         return report
 

@@ -11,6 +11,7 @@ import torch
 
 import rop
 from rop.descent import COLUMNS, SENSE, Descent
+from rop.stepwise import Stepwise
 from rop.workspace import LONG_RESULT
 from tests.zoo import normal
 
@@ -50,6 +51,9 @@ def by_hand(net: Any, loss: Any, batches: Any, w: np.ndarray, v: np.ndarray, opt
             gradient = np.sign(value) * p.r2(v)
             if regularizer.clip is not None:
                 gradient *= min(1.0, regularizer.clip / np.linalg.norm(gradient))
+            if regularizer.limit is not None:
+                taken = RATE * regularizer.mu * (gradient @ gradient)
+                gradient *= min(1.0, regularizer.limit * abs(value) / taken)
             step = step + regularizer.mu * gradient
         reports.append((p.loss, abs(value), residual))
         parameters.grad = torch.tensor(step)
@@ -136,6 +140,12 @@ def test_clipping() -> None:
     compare(rop.CrossEntropy(), targets("labels"), rop.SGD(lr=RATE), sgd, penalty(clip=0.01))
 
 
+@pytest.mark.parametrize("limit", [0.5, 0.03, None])
+def test_limited_steps_and_algorithm_1_to_the_letter(limit: float | None) -> None:
+    """With this μ every step would take away more than half of ρ; None lets it."""
+    compare(rop.CrossEntropy(), targets("labels"), rop.SGD(lr=RATE), sgd, penalty(20.0, limit=limit))
+
+
 def descent(**options: Any) -> Descent:
     net, (x, y) = network(), data()
     given = {"batch_size": SAMPLES, "w": net.init(dtype=np.float64), "dtype": np.float64, **options}
@@ -187,16 +197,38 @@ def test_tracking_leaves_the_penalty_out_while_the_direction_makes_no_sense() ->
     np.testing.assert_array_equal(d.w, before.w)
 
 
-def test_tracking_does_not_leap() -> None:
-    """A step may take away half of ρ to first order, however large μ is."""
-    d = descent(regularizer=rop.SpectralRadius(mu=1e4, solver="track", products=40))
+@pytest.mark.parametrize("solver", ["power", "track"])
+@pytest.mark.parametrize("limit", [0.5, 0.1, None])
+def test_no_step_leaps(solver: str, limit: float | None) -> None:
+    """A step may take away half of ρ to first order, or what ``limit`` says, however large μ is."""
+    d = descent(regularizer=rop.SpectralRadius(mu=1e4, solver=solver, products=40, limit=limit))
     plain = descent()
     plain.run(0, 1, rate=RATE)
     report = d.run(0, 1, rate=RATE, mu=1e4)[0]
     p = rop.Objective(network(), rop.CrossEntropy(), *data(), dtype=np.float64).at(descent().w)
     gradient = np.sign(d.arrays["v"] @ d.arrays["u"]) * p.r2(d.arrays["v"])
+    expected = RATE * 1e4 * (gradient @ gradient) if limit is None else limit * report[RHO]
     assert report[PENALTY] == 1
-    np.testing.assert_allclose((plain.w - d.w) @ gradient, 0.5 * report[RHO], rtol=1e-9)
+    np.testing.assert_allclose((plain.w - d.w) @ gradient, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("solver", ["power", "track"])
+@pytest.mark.parametrize("options", [{}, {"limit": 0.1}, {"limit": None}, {"clip": 0.01}, {"clip": 0.2, "limit": 0.03}],
+                         ids=str)  # fmt: skip
+def test_python_shortens_as_compiled_code_does(solver: str, options: dict[str, Any]) -> None:
+    net, (x, y) = network(), data()
+    regularizer = rop.SpectralRadius(mu=20.0, solver=solver, products=6, maxiter=6, tol=0.0, **options)
+    given: dict[str, Any] = {"batch_size": BATCH, "w": net.init(dtype=np.float64), "dtype": np.float64,
+                             "optimizer": rop.SGD(lr=RATE), "regularizer": regularizer}  # fmt: skip
+    compiled, python = (kind(net, rop.CrossEntropy(), x, y, **given) for kind in (Descent, Stepwise))
+    reports = []
+    for steps in (compiled, python):
+        steps.begin(np.arange(SAMPLES))
+        reports.append(steps.run(0, 4, rate=RATE, mu=20.0))
+    columns = [LOSS, RHO, PENALTY]
+    np.testing.assert_allclose(reports[1][:, columns], reports[0][:, columns], rtol=1e-7)
+    np.testing.assert_allclose(python.arrays["w"], compiled.arrays["w"], rtol=1e-7, atol=1e-9)
+    assert reports[0][:, PENALTY].any()
 
 
 def test_cold_starts_depend_on_seed_and_step_only() -> None:
@@ -260,6 +292,29 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
     assert len(reports) == 1 and not np.isfinite(reports[0, LOSS])
     np.testing.assert_array_equal(d.w, huge)
     assert np.isfinite(good).all() and np.isfinite(before).all()
+
+
+def test_back_to_the_mark() -> None:
+    """Steps that are made again from a mark have the same bits; the mark itself is no view."""
+    d = descent(batch_size=BATCH, optimizer=rop.Adam(), regularizer=penalty(0.1))
+    d.begin(np.arange(SAMPLES))
+    d.run(0, 1, rate=RATE, mu=0.1)
+    d.mark()
+    first = d.run(1, 2, rate=RATE, mu=0.1), d.w
+    d.back()
+    second = d.run(1, 2, rate=RATE, mu=0.1), d.w
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["w", "state/1.running_var"])
+@pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
+def test_finite_looks_at_parameters_and_running_statistics(name: str, bad: float) -> None:
+    net = rop.Sequential(rop.Linear(6, 8), rop.BatchNorm1d(8), rop.Tanh(), rop.Linear(8, 3))
+    d = Descent(net, rop.CrossEntropy(), *data(), batch_size=BATCH, w=net.init())
+    assert d.finite()
+    d.arrays[name][-1] = bad
+    assert not d.finite()
 
 
 def long_net() -> tuple[rop.Graph, np.ndarray, np.ndarray]:

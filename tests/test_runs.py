@@ -77,13 +77,13 @@ def test_profile(capsys: Any) -> None:
 def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
     options = """--setting plain --mu 0.02 --K 1.5 --solver track --tol 0.01 --maxiter 7 --products 3 --clip 2
                  --epochs 1 --batch-size 64 --optimizer sgd --lr 0.2 --schedule cosine --momentum 0.9 --nesterov
-                 --weight-decay 1e-4 --seed 5 --dtype float64 --stop relative"""
+                 --weight-decay 1e-4 --seed 5 --dtype float64 --stop relative --limit 0.2"""
     code, _, err = run(capsys, "train", "digits", *options.split(), "--quiet", "--out", str(tmp_path / "r"))
     config = json.loads((tmp_path / "r" / "config.json").read_text())
     assert code == OK, err
     assert config["regularizer"] == {"is": "SpectralRadius", "mu": 0.02, "K": 1.5, "solver": "track", "tol": 0.01,
                                      "stop": "relative", "maxiter": 7, "warm_start": True, "clip": 2.0, "products": 3,
-                                     "refresh": 4}  # fmt: skip
+                                     "refresh": 4, "limit": 0.2}  # fmt: skip
     assert config["optimizer"] == {"is": "SGD", "lr": {"is": "cosine", "start": 0.2, "epochs": 1}, "momentum": 0.9,
                                    "nesterov": True, "weight_decay": 1e-4}  # fmt: skip
     assert (config["setting"], config["batch_size"], config["seed"], config["dtype"]) == ("plain", 64, 5, "float64")
@@ -176,6 +176,8 @@ def test_spectrum(trained: Path, capsys: Any) -> None:
         (["train", "digits", "--lr", "nan"], "got 'nan'"),
         (["train", "digits", "--solver", "newton"], "invalid choice: 'newton'"),
         (["train", "digits", "--epochs", "0"], "from 1 up"),
+        (["train", "digits", "--limit", "0"], "expected a number above 0, or none, got '0'"),
+        (["train", "digits", "--limit", "half"], "expected a number above 0, or none, got 'half'"),
         (["resume"], "RUN"),
     ],
 )
@@ -185,9 +187,40 @@ def test_wrong_usage(arguments: list[str], message: str, capsys: Any) -> None:
     assert stop.value.code == USAGE and message in capsys.readouterr().err
 
 
-def test_settings_of_a_penalty_that_is_not_there(capsys: Any) -> None:
-    code, _, err = run(capsys, "train", "digits", "--mu", "0", "--solver", "track")
-    assert code == USAGE and "which has no solver" in err
+def test_mu_0_goes_with_every_option_of_the_penalty(tmp_path: Path, capsys: Any) -> None:
+    """A sweep over μ includes 0; what the penalty would refuse is refused all the same."""
+    options = "--K 0.5 --solver track --tol 0.01 --stop relative --maxiter 9 --products 3 --clip 2 --limit none"
+    plain, swept = tmp_path / "plain", tmp_path / "swept"
+    assert run(capsys, "train", "digits", "--epochs", "1", "--mu", "0", "--quiet", "--out", str(plain))[0] == OK
+    code, out, err = run(capsys, *SHORT, "--epochs", "1", "--mu", "0", *options.split(), "--out", str(swept))
+    assert code == OK and err == "" and result(out)["hvps"] == 0
+    np.testing.assert_array_equal(Run.open(swept).weights()[0], Run.open(plain).weights()[0])
+    code, _, err = run(capsys, "train", "digits", "--mu", "0", "--clip", "0")
+    assert code == FAILED and "clip must be above 0" in err
+
+
+@pytest.mark.parametrize(("given", "limit"), [([], 0.5), (["--limit", "0.25"], 0.25), (["--limit", "none"], None)])
+def test_limit(given: list[str], limit: float | None, tmp_path: Path, capsys: Any) -> None:
+    code, out, _ = run(capsys, *SHORT, "--epochs", "1", *given, "--out", str(tmp_path / "r"))
+    assert code == OK and result(out)["collapsed"] is False
+    assert Run.open(tmp_path / "r").regularizer.limit == limit
+
+
+def test_a_run_of_an_earlier_version_keeps_its_rule(trained: Path, tmp_path: Path) -> None:
+    config = json.loads((trained / "config.json").read_text())
+    del config["regularizer"]["limit"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert Run.open(tmp_path).regularizer.limit is None
+
+
+def test_a_collapse_is_said(capsys: Any, tmp_path: Path) -> None:
+    """The first step of such a rate saturates the softmax: all of it is for real."""
+    options = ["--optimizer", "sgd", "--lr", "1e4", "--mu", "0"]
+    code, out, err = run(capsys, *SHORT, *options, "--out", str(tmp_path / "r"))
+    assert code == OK and result(out)["collapsed"] is True and result(out)["test_accuracy"] < 0.2
+    assert len(err.splitlines()) == 1 and "has collapsed" in err
+    code, out, err = run(capsys, "resume", str(tmp_path / "r"), "--quiet", "--json")
+    assert code == OK and result(out)["collapsed"] is True and "has collapsed" in err
 
 
 def test_wrong_paths(trained: Path, tmp_path: Path, capsys: Any) -> None:

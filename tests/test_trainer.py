@@ -82,6 +82,24 @@ def test_a_start_that_does_not_fit(options: dict[str, Any], message: str) -> Non
         fit(**{"start": fit(epochs=1), **options})
 
 
+def test_a_start_goes_through_restore(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``arrays`` gives may be copies, as on a GPU: writing into them changes nothing."""
+    from rop.descent import Descent
+
+    given = {"optimizer": rop.Adam(lr=0.01), "net": net()}
+    whole, first = fit(epochs=4, **given), fit(epochs=3, **given)
+    views: Any = vars(Descent)["arrays"].fget
+
+    def restore(self: Any, arrays: Any) -> None:
+        for name, view in views(self).items():
+            view[...] = arrays[name]
+
+    copies = property(lambda self: {name: view.copy() for name, view in views(self).items()})
+    monkeypatch.setattr(Descent, "arrays", copies)
+    monkeypatch.setattr(Descent, "restore", restore)
+    np.testing.assert_array_equal(fit(epochs=1, start=first, **given).w, whole.w)
+
+
 # ------------------------------------------------------------------------------------------------------------- results
 def test_training_learns_and_the_penalty_flattens() -> None:
     results = {}
@@ -208,6 +226,27 @@ def test_settings_survive_json() -> None:
     for value in (rop.SGD(lr=rop.inverse_epoch(0.5)), rop.Adam(betas=(0.8, 0.9)), rop.SpectralRadius(mu=0.1, clip=2.0),
                   rop.SGD(lr=rop.power_law(1.0, 0.5)), rop.SGD(lr=rop.cosine(1.0, 9)), None):  # fmt: skip
         assert revive(json.loads(json.dumps(describe(value)))) == value
+
+
+@pytest.mark.parametrize(("solver", "limit"), [("power", None), ("lobpcg", None), ("track", 0.5)])
+def test_settings_of_runs_that_had_no_limit(solver: str, limit: float | None) -> None:
+    """They go on as they were begun; a limit that is there is left alone."""
+    now = describe(rop.SpectralRadius(mu=0.1, solver=solver, limit=0.3))
+    assert revive(now).limit == 0.3
+    before = {name: value for name, value in now.items() if name != "limit"}
+    assert revive(before) == rop.SpectralRadius(mu=0.1, solver=solver, limit=limit)
+
+
+@pytest.mark.parametrize(("solver", "limit"), [("power", None), ("track", 0.5)])
+def test_checkpoints_of_runs_that_had_no_limit(solver: str, limit: float | None, tmp_path: Path) -> None:
+    regularizer = rop.SpectralRadius(mu=0.05, solver=solver, limit=limit)
+    fit(checkpoint=tmp_path, epochs=2, regularizer=regularizer)
+    meta, arrays = files.load(tmp_path / files.FILE)
+    del meta["settings"]["regularizer"]["limit"]
+    files.save(tmp_path / files.FILE, meta, arrays)
+    with pytest.raises(rop.ArgumentError, match="other settings: regularizer"):
+        fit(checkpoint=tmp_path, resume=True, regularizer=rop.SpectralRadius(mu=0.05, solver=solver, limit=0.2))
+    same(fit(checkpoint=tmp_path, resume=True, regularizer=regularizer), fit(regularizer=regularizer))
 
 
 def test_values_of_a_number() -> None:
@@ -362,6 +401,85 @@ def test_divergence_stops_the_run_at_the_last_good_step(tmp_path: Path) -> None:
     np.testing.assert_array_equal(arrays["w"], stop.value.fit.w_last)
 
 
+SOLVERS = {"plain": None, "power": rop.SpectralRadius(mu=0.05), "lanczos": rop.SpectralRadius(solver="lanczos")}
+
+
+def sudden(lr: float, at: int) -> Any:
+    """A learning rate of 0.1 but for one step."""
+    return lambda k, epoch: np.where(k == at, lr, 0.1)
+
+
+@pytest.mark.parametrize("validation", [None, moons(100, seed=1)], ids=["alone", "validation"])
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("at", [1, 9, 14])
+def test_parameters_stay_finite(at: int, solver: str, validation: Any, tmp_path: Path) -> None:
+    """Infinite after the first step, after the last one of an epoch, and in the middle of the second: the fit and the
+    checkpoint hold what was before that step, as a run has it that ends there."""
+    given = {"regularizer": SOLVERS[solver], "validation": validation, "net": net(), "epochs": 2}
+    with pytest.raises(TrainingStopped, match=f"parameters are not finite after epoch {1 + at // 10}, step") as stop:
+        fit(optimizer=rop.SGD(lr=sudden(1e39, at), momentum=0.9), checkpoint=tmp_path, **given)
+    stopped = stop.value.fit
+    assert stopped.steps == at - 1 and len(stopped.history) == at // 10 and stopped.collapsed is None
+    meta, arrays = files.load(tmp_path / files.FILE)
+    assert all(np.isfinite(array).all() for name, array in arrays.items() if name != "reports")
+    np.testing.assert_array_equal(arrays["w"], stopped.w_last)
+    assert (meta["epoch"], meta["step"]) == (1 + at // 10, (at - 1) % 9)
+    # what stopped it is 0 from that step on here, so nothing moves any more
+    rest = fit(optimizer=rop.SGD(lr=lambda k, epoch: np.where(k < at, 0.1, 0.0), momentum=0.9), **given)
+    np.testing.assert_array_equal(stopped.w_last, rest.w_last)
+
+
+def test_an_infinite_bias_that_no_loss_shows() -> None:
+    """A ReLU behind it is 0, so every loss is finite."""
+    dead = rop.Sequential(rop.Linear(2, 3), rop.ReLU(), rop.Linear(3, 2))
+    w = dead.init()
+    w[:9] = -1e38
+    x, y = moons()
+    with pytest.raises(TrainingStopped, match="parameters are not finite after epoch 1, step 1") as stop:
+        fit(net=dead, w=w, data=(np.abs(x), y), regularizer=None, optimizer=rop.SGD(lr=0.5, weight_decay=1e38))
+    np.testing.assert_array_equal(stop.value.fit.w, w)
+
+
+# ------------------------------------------------------------------------------------------------------------ collapse
+def steep() -> dict[str, Any]:
+    """Forest's net in miniature, on data that are large enough for ∇ρ to be huge."""
+    inner = rop.Linear(12, 12)
+    layers = [rop.Linear(2, 12), rop.ReLU(), inner, rop.ReLU(), inner, rop.ReLU(), rop.Linear(12, 2), rop.Softmax(1)]
+    x, y = moons()
+    return {"net": rop.Sequential(*layers), "data": (10 * x, y), "epochs": 5, "batch_size": 32,
+            "optimizer": rop.SGD(lr=0.5)}  # fmt: skip
+
+
+def test_algorithm_1_to_the_letter_collapses_and_the_limit_keeps_it_from_that() -> None:
+    def trained(seed: int, **options: Any) -> Any:
+        return fit(seed=seed, regularizer=rop.SpectralRadius(mu=0.1, maxiter=20, **options), **steep())
+
+    collapsed = [found for seed in range(6) if (found := trained(seed, limit=None)).collapsed]
+    assert collapsed, "none of six"
+    for found in collapsed:
+        predicted = steep()["net"].predict(found.w_last, steep()["data"][0]).argmax(axis=1)
+        assert len(set(predicted)) == 1 and found.history[-1]["rho"] < 1e-3
+    for seed in range(6):
+        found = trained(seed)
+        assert found.collapsed is False and found.history[-1]["accuracy"] > 0.8
+
+
+def test_what_is_no_collapse() -> None:
+    """A net that knows nothing yet, one that is right about the only class there is, and one that is no classifier."""
+    x, y = moons()
+    saturated = rop.Sequential(rop.Linear(2, 2), rop.Softmax(1))
+    dead, still = np.array([0, 0, 0, 0, 99, -99.0]), {"optimizer": rop.SGD(lr=0.0), "regularizer": None, "epochs": 1}
+    assert fit(net=saturated, w=dead, **still).collapsed is True
+    assert fit(net=saturated, w=0 * dead, **still).collapsed is False, "one class, but it would learn"
+    assert fit(net=saturated, w=dead, data=(x, 0 * y), **still).collapsed is False, "right"
+    one_hot = np.eye(2, dtype=np.float32)[y]
+    assert fit(net=saturated, w=dead, data=(x, one_hot), **still).collapsed is True
+    assert fit(net=saturated, w=dead, data=(x, one_hot), loss=rop.MSE(), **still).collapsed is False
+    late = np.r_[x[:500] * 0 + 1, -np.ones((100, 2))].astype(np.float32)
+    split = np.array([0, 0, 99, 99, 99, 0.0])  # class 1 wherever x is positive, and what differs comes late
+    assert fit(net=saturated, w=split, data=(late, 0 * y), **still).collapsed is False
+
+
 # -------------------------------------------------------------------------------------------------------- wrong input
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -395,6 +513,8 @@ def wrong_type(value: Any) -> Any:
         lambda: rop.Adam(betas=(0.9, 1.0)), lambda: rop.Adam(betas=wrong_type(0.9)), lambda: rop.Adam(eps=0.0),
         lambda: rop.SpectralRadius(solver="newton"), lambda: rop.SpectralRadius(stop="never"),
         lambda: rop.SpectralRadius(maxiter=0), lambda: rop.SpectralRadius(clip=0.0),
+        lambda: rop.SpectralRadius(limit=0.0), lambda: rop.SpectralRadius(limit=float("inf")),
+        lambda: rop.SpectralRadius(limit=-0.5), lambda: rop.SpectralRadius(limit=wrong_type("none")),
         lambda: rop.SpectralRadius(solver="track", warm_start=False), lambda: rop.SpectralRadius(mu=wrong_type("big")),
     ],
 )  # fmt: skip

@@ -141,7 +141,8 @@ class CudaDescent:
         factor = self._penalty(report, number, step, now) if step[compiled.MU] else 0.0
         if math.isfinite(report[compiled.LOSS]) and math.isfinite(report[compiled.RHO]):
             now = time.perf_counter_ns()
-            self._update(step[compiled.RATE], factor, number + 1)
+            with np.errstate(over="ignore"):             # the trainer looks whether the parameters are finite
+                self._update(step[compiled.RATE], factor, number + 1)
             self._averages.take_in(statistics)
             self._lap(report, compiled.REST_TIME, now)
         return report

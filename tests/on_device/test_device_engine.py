@@ -12,6 +12,7 @@ import pytest
 
 import rop
 from rop.devices import on_device
+from rop.trainer import TrainingStopped
 from tests.cuda_requests import PASSES
 from tests.on_device.compare import by_passes, check_device
 from tests.zoo import direction, labels, normal, point
@@ -404,6 +405,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "momentum": {"optimizer": rop.SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)},
     "adam": {"optimizer": rop.Adam(lr=0.03)},
     "power": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, maxiter=2, clip=0.5)},
+    "limited": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=20.0, maxiter=2, limit=0.2)},
     "track": {"optimizer": rop.Adam(lr=0.02), "regularizer": rop.SpectralRadius(mu=0.05, solver="track")},
     "lanczos": {"optimizer": rop.SGD(lr=0.2), "regularizer": rop.SpectralRadius(mu=0.05, solver="lanczos", maxiter=2)},
 }
@@ -413,7 +415,7 @@ def trained(**options: Any) -> rop.Fit:
     """A few steps of training in float64, with batchnorm."""
     net = rop.Sequential(rop.Linear(2, 3), rop.BatchNorm1d(3), rop.Tanh(), rop.Linear(3, 2))
     data = normal(0, (8, 2)), labels(0, (8,), 2)
-    return rop.train(net, rop.CrossEntropy(), data, batch_size=4, dtype=np.float64, **{"epochs": 2, **options})
+    return rop.train(net, rop.CrossEntropy(), data, batch_size=4, **{"epochs": 2, "dtype": np.float64, **options})
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -444,6 +446,43 @@ def test_a_run_may_go_on_elsewhere(tmp_path: Path) -> None:
     trained(epochs=1, checkpoint=tmp_path, **SETTINGS["momentum"])
     resumed = trained(checkpoint=tmp_path, resume=True, device="cuda", **SETTINGS["momentum"])
     same(resumed.w_last, trained(**SETTINGS["momentum"]).w_last, 1e-8)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_fit_goes_on_on_the_device(device: str) -> None:
+    """With Adam's averages and the eigenvector, wherever it was begun; without the averages it would end elsewhere."""
+    whole = trained(device="cuda", **SETTINGS["track"])
+    first = trained(epochs=1, device=device, **SETTINGS["track"])
+    then = trained(epochs=1, device="cuda", start=first, **SETTINGS["track"])
+    same(then.w_last, whole.w_last, 1e-8)
+    for name, array in whole.memory.items():
+        same(then.memory[name], array, 1e-8)
+    forgot = trained(epochs=1, device="cuda", w=first.w_last, state=first.state_last, **SETTINGS["track"])
+    assert np.abs(forgot.w_last - whole.w_last).max() > 1e-4
+
+
+def test_a_fit_goes_on_in_another_precision() -> None:
+    first = trained(epochs=1, device="cuda", **SETTINGS["momentum"])
+    then, like = (trained(epochs=1, device=device, start=first, dtype=np.float32, **SETTINGS["momentum"])
+                  for device in ("cuda", "cpu"))  # fmt: skip
+    same(then.w_last, like.w_last, 1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the simulated kernels are Python, which warns of infinities
+@pytest.mark.parametrize("solver", ["power", "lanczos"])
+def test_parameters_stay_finite(solver: str, tmp_path: Path) -> None:
+    """Those of the third of four steps would be infinite: the fit is that of the second."""
+    given = {"regularizer": SETTINGS[solver]["regularizer"], "dtype": np.float32}
+    optimizer = rop.SGD(lr=lambda k, epoch: np.where(k == 3, 1e39, 0.1), momentum=0.9)
+    with pytest.raises(TrainingStopped, match="not finite after epoch 2, step 1") as stop:
+        trained(device="cuda", optimizer=optimizer, checkpoint=tmp_path, **given)
+    expected = trained(epochs=1, optimizer=rop.SGD(lr=0.1, momentum=0.9), **given)
+    same(stop.value.fit.w_last, expected.w_last, 1e-5)
+    same(stop.value.fit.memory["velocity"], expected.memory["velocity"], 1e-5)
+    for key, value in expected.state_last.items():
+        same(stop.value.fit.state_last[key], value, 1e-5)
+    with np.load(tmp_path / "checkpoint.npz") as saved:
+        np.testing.assert_array_equal(saved["w"], stop.value.fit.w_last)
 
 
 # ---------------------------------------------------------------------------------------------------------------
