@@ -132,6 +132,23 @@ def test_without_weight_it_is_plain_training() -> None:
     np.testing.assert_allclose(flat(module), flat(other), rtol=1e-12)
 
 
+@pytest.mark.parametrize("limit", [0.5, 0.2])
+def test_no_step_takes_away_more_of_the_radius_than_its_limit(limit: float) -> None:
+    """α μ ‖∇ρ‖² = limit·ρ, where it would be more; without limit all of ∇ρ takes part."""
+    module, x, y = problem()
+    added, rate, mu = {}, 0.1, 1e4
+    for chosen in (None, limit):
+        made(module, mu=0.0).backward(x, y)
+        plain = gradient(module)
+        opt = made(module, mu=mu, lr=rate, limit=chosen)
+        opt.backward(x, y)
+        added[chosen] = gradient(module) - plain
+    slope = added[None] / mu
+    assert rate * added[None] @ slope > opt.rho
+    np.testing.assert_allclose(rate * added[limit] @ slope, limit * opt.rho, rtol=1e-9)
+    np.testing.assert_allclose(added[limit] / np.linalg.norm(added[limit]), slope / np.linalg.norm(slope), rtol=1e-6)
+
+
 def test_a_radius_below_K_is_free() -> None:
     module, x, y = problem()
     opt = made(module, mu=1.0, K=1e6)
@@ -151,8 +168,9 @@ def test_a_radius_below_K_is_free() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"mu": 0.05}, {"mu": 0.5, "solver": "track"}, {"mu": 0.05, "solver": "lanczos", "tol": 1e-8},
-     {"mu": 0.5, "clip": 0.01, "stop": "relative", "maxiter": 7}, {"mu": 0.05, "solver": "paper_lobpcg"}],
-    ids=lambda options: options.get("solver", "clipped power" if "clip" in options else "power"),
+     {"mu": 0.5, "clip": 0.01, "stop": "relative", "maxiter": 7}, {"mu": 0.05, "solver": "paper_lobpcg"},
+     {"mu": 20.0, "limit": 0.1, "stop": "relative", "maxiter": 7}],
+    ids=lambda options: options.get("solver", f"power, {[*options][1]}" if len(options) > 1 else "power"),
 )  # fmt: skip
 def test_steps_are_those_of_the_trainer(make: Any, options: dict[str, Any]) -> None:
     """Five steps on the whole data, in the order of the trainer's epochs: the same parameters, ρ and statistics."""

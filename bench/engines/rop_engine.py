@@ -67,7 +67,9 @@ class Rop(Engine):
 
     # ------------------------------------------------------------------------------------------------ steps and epochs
     def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
-        penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative") if mu else None
+        penalty = None                                  # limit=None: the steps of the other engines have none either
+        if mu:
+            penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative", limit=None)
         return Descent(self.f.net, self.f.loss, x, y, batch_size=self.batch, w=self.points[0],
                        dtype=self.dtype, regularizer=penalty)  # fmt: skip
 
