@@ -13,7 +13,8 @@ import statistics
 import subprocess
 import sys
 
-SHOWN = {"test_accuracy": (100, "test accuracy, %"), "rho": (1, "ρ, whole training set"), "hvps": (1, "H·v products"),
+SHOWN = {"test_accuracy": (100, "test accuracy, %"), "rho": (1, "ρ, whole training set"),
+         "batch_rho": (1, "ρ, last epoch's batches"), "collapsed": (1, "collapsed"), "hvps": (1, "H·v products"),
          "seconds": (1, "training time, s")}  # fmt: skip
 
 
@@ -28,7 +29,9 @@ def main() -> None:
         results.append(json.loads(done.stdout.splitlines()[-1]))
     print(f"rop train {' '.join(training)}, seeds 0 to {options.seeds - 1}")
     for name, (factor, label) in SHOWN.items():
-        values = [factor * result[name] for result in results]
+        values = [factor * result[name] for result in results if result[name] is not None]
+        if not values:  # there is no ρ of batches without the penalty
+            continue
         print(f"  {label:24}median {statistics.median(values):10.4g}   {min(values):10.4g} to {max(values):.4g}   "
               + " ".join(f"{value:.4g}" for value in values))  # fmt: skip
 

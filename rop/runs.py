@@ -181,6 +181,7 @@ class Run:
             "valid_accuracy": valid_accuracy,
             "test_loss": test_loss,
             "rho": largest.rho,
+            "batch_rho": fit.history[-1].get("rho"),
             "collapsed": fit.collapsed,
             "epochs": len(fit.history),
             "hvps": sum(int(row.get("hvps", 0)) for row in fit.history),

@@ -64,9 +64,10 @@ def test_json_is_the_last_line(capsys: Any) -> None:
     found = result(out)
     assert code == OK and err == "" and len(out.splitlines()) == 1
     assert {"test_accuracy", "valid_accuracy", "test_loss", "rho", "epochs", "hvps", "seconds"} <= set(found)
-    assert found["epochs"] == 2 and found["hvps"] > 0 and found["rho"] > 0
+    assert found["epochs"] == 2 and found["hvps"] > 0 and found["rho"] > 0 and found["batch_rho"] > 0
     code, out, err = run(capsys, "train", "digits", "--epochs", "1", "--mu", "0", "--json")
     assert result(out)["hvps"] == 0 and "test accuracy" in out and "digits, no penalty" in err
+    assert result(out)["batch_rho"] is None and "last epoch's batches" not in out
 
 
 def test_profile(capsys: Any) -> None:

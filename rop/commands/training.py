@@ -211,9 +211,10 @@ def _show(results: dict[str, Any], options: argparse.Namespace, notes: list[str]
     if options.quiet and options.json:
         return
     labels = {"test_accuracy": "test accuracy", "valid_accuracy": "validation accuracy", "test_loss": "test loss",
-              "rho": "ρ on the whole training set", "hvps": "H·v products", "seconds": "training time"}  # fmt: skip
+              "rho": "ρ on the whole training set", "batch_rho": "ρ of the last epoch's batches",
+              "hvps": "H·v products", "seconds": "training time"}  # fmt: skip
     for name, label in labels.items():
-        if name in results:
+        if results.get(name) is not None:
             print(f"{label:30}{shown(name, results[name])}")
     for note in notes:
         print(note)
