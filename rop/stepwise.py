@@ -73,7 +73,7 @@ class Stepwise(OnHost):
         for i, batch in enumerate(batches):
             report = self._step(batch, before + first + i, *(float(one[i]) for one in given))
             reports.append(report)
-            if not np.isfinite(report[:3:2]).all() or (stop is not None and stop()):
+            if not (np.isfinite(report[:3:2]).all() and self.finite()) or (stop is not None and stop()):
                 break
         return np.array(reports).reshape(-1, len(COLUMNS))
 
