@@ -20,9 +20,14 @@ from math import prod
 from typing import Any
 
 import rop
+from rop.errors import ArgumentTypeError
 from rop.graph import Node
+from rop.layers import LOSSES
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
+from rop.layers.kinds import kind_of
+from rop.layers.pool import Pool2d
+from rop.layers.relu import Rectifier
 
 from .engines import EPOCHS
 from .problems import Problem, Shape
@@ -41,6 +46,7 @@ ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a 
 
 Orders = frozenset[int]  # the orders of a jet that are not structurally zero
 CURVED = (Elementwise, rop.Softmax, rop.LogSoftmax)
+STRAIGHT = (Rectifier, Pool2d, rop.AdaptiveAvgPool2d, rop.Flatten, rop.Identity, rop.Add, rop.Concat)
 
 
 @dataclass
@@ -94,9 +100,10 @@ def _next(orders: Orders) -> Orders:
 
 def _seed(loss: rop.Loss, y: Orders) -> Orders:
     """The orders of the loss's gradient for an output with these orders."""
-    if isinstance(loss, rop.MSE):
+    kind = kind_of(loss, LOSSES.values(), "bench")
+    if kind is rop.MSE:
         return y
-    return frozenset({0}) if isinstance(loss, rop.NLL) else _through_curve(y, frozenset({0}) | y)
+    return frozenset({0}) if kind is rop.NLL else _through_curve(y, frozenset({0}) | y)
 
 
 class _Walk:
@@ -118,6 +125,9 @@ class _Walk:
                 y, needed = _through_curve(x, x | {1}), True
             elif isinstance(node.layer, CURVED):
                 y = _through_curve(x, x)
+            elif not isinstance(node.layer, STRAIGHT):
+                raise ArgumentTypeError(f"bench: it is not known which orders {node.layer!r} makes of those of its "
+                                        "input; bench/flops.py must say so")  # fmt: skip
             self.orders[node], self.needed[node] = y, needed
 
     def inputs(self, node: Node) -> Orders:

@@ -118,7 +118,7 @@ def _function(name: str) -> Callable[[], Any]:
     sys.path.insert(0, str(file.resolve().parent))  # for what stands beside it
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{path}: {type(error).__name__} while it was imported: {error}") from error
     finally:
         sys.path.pop(0)
@@ -135,7 +135,7 @@ def _called(name: str, function: Callable[[], Any]) -> tuple[Any, ...]:
     torch.manual_seed(0)
     try:
         result = function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"{name}: {type(error).__name__} while it was called: {error}") from error
     parts = result if isinstance(result, tuple) else (result,)
     if not 1 <= len(parts) <= 4 or not isinstance(parts[0], nn.Module):

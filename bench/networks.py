@@ -20,6 +20,7 @@ from .problems import (
     Residual,
     Shape,
     Softmax,
+    refuse_layer,
 )
 
 ACTIVATIONS = {
@@ -66,4 +67,6 @@ def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
                 x = rop.Add()(build(body, x, flat), build(shortcut, x, flat))
             case Concat(branches):
                 x = rop.Concat()(*(build(branch, x, flat) for branch in branches))
+            case _:
+                refuse_layer(layer)
     return x

@@ -12,12 +12,16 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from rop.errors import ArgumentError, ArgumentTypeError
+
 Shape = tuple[int, ...]
 BLOCK = 8  # directions of `hvp_block`
+LOSSES = ("cross_entropy", "mse")
+POOLS = ("max", "avg")
 ROWS = 371_847  # of an epoch on the forest data, as large as the training part of the real set
 
 
@@ -45,12 +49,18 @@ class Conv:
 class Activation:
     kind: str  # one of ACTIVATIONS
 
+    def __post_init__(self) -> None:
+        _check_name("activation", self.kind, ACTIVATIONS)
+
 
 @dataclass(frozen=True)
 class Pool:
     kind: str  # "max" or "avg"
     kernel: int
     stride: int
+
+    def __post_init__(self) -> None:
+        _check_name("pooling", self.kind, POOLS)
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,9 @@ class Problem:
     training = True  # whether batchnorm uses the statistics of the batch
     alone = True  # whether the process of rop has no rival loaded, so that its memory can be compared
 
+    def __post_init__(self) -> None:
+        _check_name("loss", self.loss, LOSSES)
+
     def network(self) -> Any:
         """The net of rop."""
         from . import networks
@@ -188,6 +201,17 @@ class Problem:
         return Epoch(x, y, (rng.permutation(rows), rng.permutation(rows)))
 
 
+def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise ArgumentError(f"bench: unknown {what} {name!r}; known: {', '.join(known)}")
+
+
+def refuse_layer(layer: Any) -> NoReturn:
+    """For whatever turns a problem's layers into something else and meets one that it does not know."""
+    raise ArgumentTypeError(f"bench: expected a layer of bench/problems.py, got {layer!r}; every engine, parameters_of "
+                            "and shape_after need a case for a new one")
+
+
 def _draw(rng: np.random.Generator, parameter: Parameter) -> np.ndarray:
     n = math.prod(parameter.shape)
     if parameter.fan_in == 0:
@@ -221,6 +245,10 @@ def parameters_of(layers: tuple[Layer, ...]) -> Iterator[Parameter]:
             case Concat(branches):
                 for branch in branches:
                     yield from parameters_of(branch)
+            case Activation() | Pool() | GlobalAvgPool() | Flatten() | Softmax():
+                pass  # no parameters
+            case _:
+                refuse_layer(layer)
 
 
 def shape_after(layers: tuple[Layer, ...], shape: Shape) -> Shape:
@@ -242,6 +270,10 @@ def shape_after(layers: tuple[Layer, ...], shape: Shape) -> Shape:
             case Concat(branches):
                 ends = [shape_after(branch, shape) for branch in branches]
                 shape = (sum(end[0] for end in ends), *ends[0][1:])
+            case Activation() | Softmax() | BatchNorm():
+                pass  # the same shape
+            case _:
+                refuse_layer(layer)
     return shape
 
 

@@ -7,46 +7,46 @@
 ((67,), dtype('float32'))
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
-from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
-from rop.graph import Graph, Input, Sequential
-from rop.layers import (
-    ACTIVATIONS,
-    GELU,
-    MSE,
-    NLL,
-    AdaptiveAvgPool2d,
-    Add,
-    AvgPool2d,
-    BatchNorm1d,
-    BatchNorm2d,
-    BCEWithLogits,
-    Concat,
-    Conv2d,
-    CrossEntropy,
-    Elementwise,
-    Flatten,
-    Identity,
-    Layer,
-    LeakyReLU,
-    Linear,
-    LogSoftmax,
-    Loss,
-    MaxPool2d,
-    ReLU,
-    Sigmoid,
-    SiLU,
-    Softmax,
-    Softplus,
-    Tanh,
-)
-
+TYPE_CHECKING = False  # as in typing, which is slow to import
 if TYPE_CHECKING:
+    from typing import Any
+
     from rop import check, datasets, eigen, kfac
     from rop.eigen import spectral_radius
     from rop.engine import Jet, Objective, Point
+    from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
+    from rop.graph import Graph, Input, Sequential
+    from rop.layers import (
+        GELU,
+        MSE,
+        NLL,
+        AdaptiveAvgPool2d,
+        Add,
+        AvgPool2d,
+        BatchNorm1d,
+        BatchNorm2d,
+        BCEWithLogits,
+        Concat,
+        Conv2d,
+        CrossEntropy,
+        Elementwise,
+        Flatten,
+        Identity,
+        Layer,
+        LeakyReLU,
+        Linear,
+        LogSoftmax,
+        Loss,
+        MaxPool2d,
+        ReLU,
+        Sigmoid,
+        SiLU,
+        Softmax,
+        Softplus,
+        Tanh,
+    )
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
     from rop.torch.export import to_torch as to_torch
     from rop.torch.trace import from_torch as from_torch
@@ -76,31 +76,41 @@ __all__ = [
     "__version__",
 ]  # fmt: skip
 
-globals().update(ACTIVATIONS)  # a new line in the registry of activations is public at once
-__all__ += [name for name in ACTIVATIONS if name not in __all__]
-
-# Numba and SciPy are slow to import.
+# Everything is loaded when it is first asked for: Numba and SciPy are slow to import, NumPy is not quick, and the
+# command `rop` must be there to hear Ctrl-C before they are. What is not named here is looked for among the layers, so
+# that a new line in their registry of activations is public at once.
 _ON_FIRST_USE = {
+    **dict.fromkeys(("Input", "Graph", "Sequential"), "rop.graph"),
     **dict.fromkeys(("Objective", "Point", "Jet"), "rop.engine"),
     **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
     **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
     **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    **dict.fromkeys(("RopError", "ArgumentError", "ArgumentTypeError", "DeviceError", "FileError"), "rop.errors"),
     **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
+    "MissingPackageError": "rop.errors",
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("check", "datasets", "eigen", "kfac", "sklearn", "torch")
+_MODULES = ("check", "datasets", "eigen", "errors", "graph", "kfac", "layers", "sklearn", "torch")
 # Other libraries are not in __all__: `from rop import *` must not need them.
 _OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ON_FIRST_USE:
-        value = globals()[name] = getattr(import_module(_ON_FIRST_USE[name]), name)
-        return value
+    from importlib import import_module
+
     if name in _MODULES:
         return import_module(f"rop.{name}")
-    raise AttributeError(f"module 'rop' has no attribute {name!r}")
+    if name in _ON_FIRST_USE:
+        value = getattr(import_module(_ON_FIRST_USE[name]), name)
+    elif not name.startswith("_") and name in (layers := import_module("rop.layers")).__all__:
+        value = getattr(layers, name)
+    else:
+        raise AttributeError(f"module 'rop' has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_OPTIONAL})
+    from rop.layers import ACTIVATIONS
+
+    return sorted({*globals(), *__all__, *_OPTIONAL, *_MODULES, *ACTIVATIONS})

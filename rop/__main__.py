@@ -1,7 +1,8 @@
 """`python -m rop` is the command `rop`."""
 
-import sys
+try:
+    from rop.cli import main
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
 
-from rop.cli import main
-
-sys.exit(main())
+raise SystemExit(main())

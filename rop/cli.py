@@ -1,25 +1,82 @@
-"""The command `rop`: its parser, and how errors become a line and an exit code."""
+"""The command `rop`: its parser, how errors become a line and an exit code, and what Ctrl-C does at any moment.
+
+What takes time to import is imported inside functions, when there is somebody to hear Ctrl-C.
+"""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
+try:
+    import os
+    import signal
+    import sys
 
-import rop
-from rop.commands import bench, check, demo, training
-from rop.commands.common import EXIT_CODES, FAILED, INTERRUPTED
+    from rop.commands import FAILED, INTERRUPTED
+except KeyboardInterrupt:
+    raise SystemExit(130) from None
+
+TYPE_CHECKING = False  # as in typing, which is slow to import
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse, run, and turn the package's own errors into a line and an exit code."""
+    """Parse, run, and turn the package's own errors into a line and an exit code.
+
+    Without arguments it is the command of this process, which may be interrupted from its first to its last moment."""
+    if arguments is not None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return _main(arguments)  # whoever calls it, or whoever started the process, has a say in Ctrl-C already
+    try:
+        signal.signal(signal.SIGINT, _leave)  # nothing has been done yet: there is nothing to tidy up
+        import rop.commands.bench
+        import rop.commands.check
+        import rop.commands.demo
+        import rop.commands.training  # noqa: F401
+
+        sys.unraisablehook = _not_lost
+        signal.signal(signal.SIGINT, _interrupt)
+        return _main(None)
+    except KeyboardInterrupt:
+        _leave()
+    finally:
+        signal.signal(signal.SIGINT, _leave)  # all is done, and the interpreter is being taken down
+
+
+def _leave(*signal_and_frame: Any) -> NoReturn:
+    """End the process at once, in a line and without a traceback."""
+    os.write(2, b"rop: interrupted\n")
+    os._exit(INTERRUPTED)
+
+
+def _interrupt(number: int, frame: Any) -> None:
+    """Ctrl-C while a command runs. In the middle of an import it ends the process, as before: libraries in C++ abort
+    when an import of theirs raises."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave()
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+def _not_lost(unraisable: Any) -> None:
+    """Ctrl-C in the middle of a destructor or a callback, which cannot raise it: it comes again a moment later."""
+    if unraisable.exc_type is KeyboardInterrupt:
+        signal.raise_signal(signal.SIGINT)
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _main(arguments: Sequence[str] | None) -> int:
+    from rop.errors import RopError
+
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that cannot show ∇ is no reason to fail
     options = parser().parse_args(arguments)
     try:
         return options.command_function(options)
-    except rop.RopError as error:
+    except RopError as error:
         print(f"rop {options.command}: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
@@ -31,6 +88,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from rop import __version__
+    from rop.commands import bench, check, demo, training
+    from rop.commands.common import EXIT_CODES
+
     top = argparse.ArgumentParser(
         prog="rop",
         description="Exact gradients, Hessian-vector products and third-order products of neural networks, and "
@@ -38,7 +101,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"rop {rop.__version__}")
+    top.add_argument("--version", action="version", version=f"rop {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
     for module in (demo, training, check, bench):
         module.add(commands)

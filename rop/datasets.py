@@ -208,7 +208,11 @@ def _folder(owner: str, data: Folder) -> Path | None:
         return None
     if not isinstance(data, (str, os.PathLike)):
         raise ArgumentTypeError(f"{owner}: data must be the path of a folder, got {data!r} ({type(data).__name__})")
-    folder = Path(data).expanduser()
+    try:
+        folder = Path(data).expanduser()
+    except (RuntimeError, TypeError) as error:  # the home of a user who is not there; bytes
+        raise ArgumentError(f"{owner}: {given} must be the folder that holds the data files, got {data!r}: {error}; "
+                            "name the folder with --data DIR or $ROP_DATA") from error
     if not os.fspath(data) or not os.path.isdir(folder):
         found = "a file" if os.path.isfile(folder) else "no such folder"
         raise ArgumentError(

@@ -155,7 +155,7 @@ def on_device(value: Any) -> bool:
 def workspace(device: str, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int,
               memory_limit: int) -> Space:
     """The memory of a network on batches of this size, on a device."""
-    if device == "cuda":
+    if check_choice("workspace", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.cuda.workspace import CudaWorkspace
         return CudaWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit)
     from rop.workspace import Workspace

@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from scipy.special import ndtr
 
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers._arguments import check_choice, check_float, check_int
+from rop.layers._arguments import as_array, check_choice, check_float, check_function, check_int
 
 __all__ = [
     "Eigen", "power", "lanczos", "lobpcg", "paper_lobpcg", "spectral_radius", "forest_step", "usps_step",
@@ -194,6 +195,7 @@ def _linear_operator(p: Any, owner: str) -> Any:
     if p.dtype is not None and np.dtype(p.dtype).kind not in "fiub":
         raise ArgumentTypeError(f"{owner}: expected an operator of real numbers, got {p.dtype}")
     if isinstance(p, np.ndarray):
+        p = as_array(f"{owner}: p", p, "a symmetric matrix")
         _check_symmetry(p, owner)
     return aslinearoperator(p)
 
@@ -219,7 +221,10 @@ def _preconditioner(T: Any, owner: str) -> Preconditioner:
                                 f"matrix or a function of a block, got {type(T).__name__}")
 
     def checked(block: Block) -> Block:
-        result = np.asarray(apply(block), np.float64)
+        result = as_array(f"{owner}: preconditioner", apply(block), "a block of numbers from it")
+        if result.dtype.kind not in "fiu":
+            raise ArgumentTypeError(f"{owner}: expected preconditioner to give real numbers, got {result.dtype}")
+        result = result.astype(np.float64)
         if result.shape != block.shape or not np.isfinite(result).all():
             got = "NaN or Inf" if result.shape == block.shape else f"shape {result.shape}"
             raise ArgumentError(f"{owner}: expected preconditioner to give a finite block of shape {block.shape} for "
@@ -293,9 +298,7 @@ def paper_lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxit
     """
     H, rng = _problem("paper_lobpcg", p, k, which, tol, maxiter, seed)
     _check_single("paper_lobpcg", k, which, stop)
-    if not callable(alpha):
-        raise ArgumentTypeError("paper_lobpcg: expected alpha to be a function of the iteration, such as "
-                                f"rop.eigen.forest_step, got {alpha!r}; for one size use lambda j: size")
+    check_function("paper_lobpcg", "alpha", alpha, "the iteration (for one size use lambda j: size)", 1)
     T = _preconditioner(_kfac_of(p) if preconditioner is None else preconditioner, "paper_lobpcg")
     vectors = _HostVectors(H)
 
@@ -613,6 +616,9 @@ def spectral_radius(p: Any, method: str = "power", **options: Any) -> Eigen:
     3.0
     """
     check_choice("spectral_radius", "method", method, tuple(SOLVERS))
+    known = [name for name in signature(SOLVERS[method]).parameters if name != "p"]
+    if unknown := [name for name in options if name not in known]:
+        raise ArgumentTypeError(f"spectral_radius: the options of {method!r} are {', '.join(known)}, got {unknown[0]}")
     if options.get("which", "LM") != "LM":
         raise ArgumentError(f"spectral_radius: expected which='LM', the largest magnitude, got {options['which']!r}; "
                             f"call rop.eigen.{method} for the ends of the spectrum")
@@ -864,7 +870,7 @@ def _check_single(owner: str, k: int, which: str, stop: str) -> None:
 
 def _check_start(owner: str, v0: Any, size: int, width: int) -> Block:
     """v0 as columns of float64."""
-    columns = np.asarray(v0)
+    columns = as_array(f"{owner}: v0", v0, "an array of real numbers")
     if columns.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"{owner}: expected v0 as an array of real numbers, got {columns.dtype}")
     shape, columns = columns.shape, columns.astype(np.float64)

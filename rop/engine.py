@@ -18,10 +18,10 @@ from rop import devices
 from rop.devices import Block, Orders, Space, Vector, check_device, on_device
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.layers._arguments import check_bool, check_dtype, check_int
+from rop.layers._arguments import as_array, check_bool, check_dtype, check_int
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
-from rop.lowering import lower
+from rop.lowering import check_kinds, lower
 from rop.workspace import DEFAULT_MEMORY, Data, Workspace, engine_lock, lane_samples
 
 if TYPE_CHECKING:
@@ -79,11 +79,7 @@ class Objective:
     def __init__(self, net: Graph, loss: Loss, x: Any, y: Any, *, dtype: Any = np.float32, training: bool = True,
                  state: State | None = None, device: str = "cpu", check_finite: bool = True,
                  memory_limit: int | None = None):
-        if not isinstance(net, Graph):
-            raise ArgumentTypeError("Objective: expected net to be a rop.Sequential or rop.Graph, got "
-                                    f"{type(net).__name__}")
-        if not isinstance(loss, Loss):
-            raise ArgumentTypeError(f"Objective: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
+        check_problem("Objective", net, loss)
         self.net, self.loss = net, loss
         self.dtype = np.dtype(check_dtype("Objective", dtype))
         self.training = check_bool("Objective", "training", training)
@@ -359,8 +355,9 @@ def batch_statistics(space: Space) -> dict[str, np.ndarray]:
 
 def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarray:
     """Outputs (batch, ...) of a net in evaluation mode; the precision is that of w."""
+    check_net("predict", net)
     vector = as_floats("w", w)
-    dtype = vector.dtype
+    dtype = vector.dtype.newbyteorder("=")
     if vector.shape != (net.size,):
         raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got "
                             f"{vector.shape}")
@@ -395,13 +392,24 @@ def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Wor
 
 
 # ------------------------------------------------------------------------------------------------- checks at the door
+def check_net(owner: str, net: Any) -> None:
+    """A net that the engine has formulas for."""
+    if not isinstance(net, Graph):
+        raise ArgumentTypeError(f"{owner}: expected net to be a rop.Sequential or rop.Graph, got {type(net).__name__}")
+    check_kinds(net)
+
+
+def check_problem(owner: str, net: Any, loss: Any) -> None:
+    """A net and a loss that the engine has formulas for."""
+    check_net(owner, net)
+    if not isinstance(loss, Loss):
+        raise ArgumentTypeError(f"{owner}: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
+    check_kinds(net, loss)
+
+
 def as_floats(name: str, value: Any) -> np.ndarray:
     """An array of float32 or float64."""
-    try:
-        array = value if isinstance(value, np.ndarray) else np.asarray(value)
-    except ValueError as error:                         # ragged lists
-        raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got a ragged "
-                                f"{type(value).__name__}") from error
+    array = as_array(name, value, "an array of float32 or float64")
     if array.dtype.kind != "f" or array.itemsize not in (4, 8):
         raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
                                 f"np.asarray({name}, dtype=np.float32)")

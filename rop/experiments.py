@@ -12,6 +12,7 @@ from typing import Any
 
 import rop
 from rop.graph import Graph
+from rop.layers._arguments import check_choice
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, inverse_epoch
 
 SETTINGS = ("paper", "plain")
@@ -30,13 +31,26 @@ class Experiment:
 
 
 def _outputs(setting: str) -> list[Any]:
-    return [rop.Softmax(1)] if setting == "paper" else []
+    return [rop.Softmax(1)] if _is_paper(setting) else []
+
+
+def _is_paper(setting: str) -> bool:
+    return bool(check_choice("experiment", "setting", setting, SETTINGS) == "paper")
+
+
+def experiment(dataset: str) -> Experiment:
+    """The defaults for a data set.
+
+    >>> experiment("forest").batch_size
+    128
+    """
+    return EXPERIMENTS[check_choice("experiment", "dataset", dataset, tuple(EXPERIMENTS))]
 
 
 def forest_net(setting: str) -> Graph:
     """54 → 20 → 20 → 20 → 7; in the paper's setting the two inner layers are one."""
     inner = rop.Linear(20, 20)
-    again = inner if setting == "paper" else rop.Linear(20, 20)
+    again = inner if _is_paper(setting) else rop.Linear(20, 20)
     return rop.Sequential(rop.Linear(54, 20), rop.ReLU(), inner, rop.ReLU(), again, rop.ReLU(), rop.Linear(20, 7),
                           *_outputs(setting))  # fmt: skip
 

@@ -38,9 +38,10 @@ import numpy as np
 
 from rop.engine import Objective, Point
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
-from rop.layers._arguments import check_choice, check_float, check_int
+from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
+from rop.layers._arguments import as_array, check_choice, check_float, check_int
 from rop.layers.base import Layer
+from rop.layers.kinds import kind_of
 from rop.lowering.bilinear import Products
 from rop.workspace import engine_lock
 
@@ -128,7 +129,7 @@ class Kfac:
 
     def _apply(self, function: Callable[[np.ndarray], np.ndarray], v: Any) -> np.ndarray:
         """function(K) v; parameters outside the blocks have the eigenvalue 0."""
-        array = np.asarray(v)
+        array = as_array("Kfac: v", v)
         if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or array.shape[0] != self.shape[0]:
             n = self.shape[0]
             raise ArgumentError(f"Kfac: expected real numbers of shape ({n},) or ({n}, m), got {array.dtype} of shape "
@@ -225,7 +226,8 @@ def _with_targets(f: Objective, y: np.ndarray) -> Objective:
             and getattr(loss, "ignore_index", -1) < 0)
     if even:
         return f.with_data(x, y)
-    return Objective(f.net, type(loss)(reduction=loss.reduction), x, y, dtype=f.dtype, training=f.training,
+    plain = kind_of(loss, LOSSES.values(), "kfac")(reduction=loss.reduction)
+    return Objective(f.net, plain, x, y, dtype=f.dtype, training=f.training,
                      state=f._state, device=f.device, check_finite=f.check_finite, memory_limit=f.memory_limit)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import check_bool, check_choice, check_float, check_fraction, check_int
+from rop.layers._arguments import as_array, check_bool, check_choice, check_float, check_function, check_int
 
 Schedule = float | Callable[[np.ndarray, int], Any]
 
@@ -28,6 +28,9 @@ class inverse_epoch:
     """
 
     start: float
+
+    def __post_init__(self) -> None:
+        check_float("inverse_epoch", "start", self.start, minimum=0)
 
     def __call__(self, k: np.ndarray, epoch: int) -> float:
         return self.start / epoch
@@ -45,6 +48,11 @@ class power_law:
     power: float
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        check_float("power_law", "start", self.start, minimum=0)
+        check_float("power_law", "power", self.power)
+        check_float("power_law", "scale", self.scale, positive=True)
+
     def __call__(self, k: np.ndarray, epoch: int) -> np.ndarray:
         return self.start / (1 + (k - 1) / self.scale) ** self.power
 
@@ -60,6 +68,10 @@ class cosine:
     start: float
     epochs: int
 
+    def __post_init__(self) -> None:
+        check_float("cosine", "start", self.start, minimum=0)
+        check_int("cosine", "epochs", self.epochs)
+
     def __call__(self, k: np.ndarray, epoch: int) -> float:
         return round(self.start * (1 + math.cos(math.pi * min(1.0, (epoch - 1) / self.epochs))) / 2, 15)
 
@@ -74,10 +86,10 @@ def convergent(
     >>> float(rate(np.array([16]), 1)[0]), float(tolerance(np.array([16]), 1)[0])
     (0.0125, 0.0025)
     """
-    if not 0.5 < p <= 1:
+    if not 0.5 < check_float("convergent", "p", p) <= 1:
         raise ArgumentError(f"convergent: expected 1/2 < p <= 1, so that the sum of the learning rates diverges and "
                             f"that of their squares does not, got p = {p}")
-    if not p + q > 1:
+    if not p + check_float("convergent", "q", q) > 1:
         raise ArgumentError(f"convergent: expected p + q > 1, so that tolerance times learning rate can be summed, got "
                             f"p = {p}, q = {q}")
     return power_law(lr, p, scale), power_law(tol, q, scale)
@@ -88,7 +100,11 @@ SCHEDULES = {schedule.__name__: schedule for schedule in (inverse_epoch, power_l
 
 def values(schedule: Schedule, k: np.ndarray, epoch: int, owner: str) -> np.ndarray:
     """A schedule at the steps k of an epoch, as float64, checked."""
-    result = np.asarray(schedule(k, epoch) if callable(schedule) else schedule, dtype=np.float64)
+    result = as_array(owner, schedule(k, epoch) if callable(schedule) else schedule, "numbers from its schedule")
+    if result.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"{owner}: expected a schedule that returns numbers, got {result[()]!r:.60} "
+                                f"({result.dtype}) in epoch {epoch}")
+    result = result.astype(np.float64)
     if result.shape not in ((), k.shape):
         raise ArgumentError(f"{owner}: expected a schedule that returns one number, or one for each of the {k.size} "
                             f"steps it is given, got shape {result.shape}")
@@ -100,6 +116,8 @@ def values(schedule: Schedule, k: np.ndarray, epoch: int, owner: str) -> np.ndar
 
 def describe(value: Any) -> Any:
     """Settings as JSON: dataclasses become {"is": name, ...}; a function of the user's becomes its name."""
+    if isinstance(value, np.generic):
+        return value.item()
     if isinstance(value, type) or not hasattr(value, "__dataclass_fields__"):
         return getattr(value, "__qualname__", repr(value)) if callable(value) else value
     return {"is": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
@@ -123,15 +141,26 @@ def revive(value: Any) -> Any:
         return value
     value = completed(value)
     kinds: dict[str, Any] = {**SCHEDULES, "SGD": SGD, "Adam": Adam, "SpectralRadius": SpectralRadius}
+    if value.get("is") not in tuple(kinds):
+        raise ArgumentError(f"settings: expected one of {', '.join(kinds)} as \"is\", got {value.get('is')!r}")
     given = {name: revive(part) for name, part in value.items() if name != "is"}
-    if "betas" in given:
+    if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
-    return kinds[value["is"]](**given)
+    try:
+        return kinds[value["is"]](**given)
+    except TypeError as error:
+        if isinstance(error, ArgumentTypeError):
+            raise
+        names = ", ".join(f.name for f in fields(kinds[value["is"]]))
+        raise ArgumentError(f"settings: {value['is']} has the settings {names}, got {', '.join(given)}") from error
 
 
 def _check_schedule(owner: str, name: str, value: Any) -> None:
-    if not callable(value):
-        check_float(owner, name, value)
+    """A number from 0 up, or a function of k and epoch, whose results are checked when it is called."""
+    if callable(value):
+        check_function(owner, name, value, "k and epoch", 2)
+    else:
+        check_float(owner, name, value, minimum=0)
 
 
 @dataclass(frozen=True)
@@ -149,8 +178,10 @@ class SGD:
 
     def __post_init__(self) -> None:
         _check_schedule("SGD", "lr", self.lr)
-        check_fraction("SGD", "momentum", self.momentum)
-        check_float("SGD", "weight_decay", self.weight_decay)
+        if not 0 <= check_float("SGD", "momentum", self.momentum) < 1:
+            raise ArgumentError(f"SGD: momentum must lie in [0, 1), got {self.momentum}; with 1 no step is ever "
+                                "forgotten, 0.9 is usual")
+        check_float("SGD", "weight_decay", self.weight_decay, minimum=0)
         if check_bool("SGD", "nesterov", self.nesterov) and self.momentum == 0:
             raise ArgumentError("SGD: nesterov needs momentum, got momentum = 0; give momentum=0.9, say")
 
@@ -176,7 +207,7 @@ class Adam:
             if not 0 <= check_float("Adam", "betas", beta) < 1:
                 raise ArgumentError(f"Adam: expected betas in [0, 1), got {self.betas}")
         check_float("Adam", "eps", self.eps, positive=True)
-        check_float("Adam", "weight_decay", self.weight_decay)
+        check_float("Adam", "weight_decay", self.weight_decay, minimum=0)
 
 
 Optimizer = SGD | Adam

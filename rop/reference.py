@@ -23,7 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rop.layers.elementwise import ACTIVATIONS, Elementwise
+from rop.errors import ArgumentError
+from rop.layers import LAYERS
+from rop.layers import LOSSES as KNOWN_LOSSES
+from rop.layers.elementwise import Elementwise
+from rop.layers.kinds import kind_of
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -141,7 +145,7 @@ def prefix(net: Any, layer: Any) -> str:
 
 def apply(layer: Any, p: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
     """The output of a layer that knows no batch statistics."""
-    name = type(layer).__name__
+    name = kind_name(layer)
     if name in JOINS:
         return JOINS[name](inputs)
     (x,) = inputs
@@ -149,9 +153,16 @@ def apply(layer: Any, p: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
         return ELEMENTWISE[name](layer, x)
     if name in PARAMETER_FREE:
         return PARAMETER_FREE[name](layer, x)
-    if isinstance(layer, Elementwise) and name not in ACTIVATIONS:  # those of the package are torch's own, above
+    if name == "Elementwise":  # a user's own; those of the package are torch's, above
         return GivenDerivative.apply(x, layer, 0)
-    return WITH_PARAMETERS[name](layer, p, x)
+    if name in WITH_PARAMETERS:
+        return WITH_PARAMETERS[name](layer, p, x)
+    raise ArgumentError(f"reference: there is no expression in torch for {name}; write one into rop/reference.py")
+
+
+def kind_name(layer: Any) -> str:
+    """The name of the layer of the package as which a layer is computed."""
+    return kind_of(layer, LAYERS.values(), "reference").__name__
 
 
 class Walk:
@@ -172,7 +183,7 @@ class Walk:
     def apply(self, layer: Any, inputs: list[Tensor]) -> Tensor:
         """One layer's output."""
         p = parameters(self.net, layer, self.w)
-        return self.batchnorm(layer, p, *inputs) if type(layer).__name__ in BATCHNORMS else apply(layer, p, inputs)
+        return self.batchnorm(layer, p, *inputs) if kind_name(layer) in BATCHNORMS else apply(layer, p, inputs)
 
     def batchnorm(self, layer: Any, p: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Batchnorm with the batch's statistics (training) or the state's."""
@@ -191,7 +202,7 @@ class Walk:
 
 def output_shape(layer: Any, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape (without batch) that torch gives a layer's output."""
-    if type(layer).__name__ in BATCHNORMS:
+    if kind_name(layer) in BATCHNORMS:
         return shapes[0]
     inputs = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
     p = {key: torch.zeros(tuple(shape), dtype=torch.float64) for key, shape in layer.parameter_shapes().items()}
@@ -240,7 +251,10 @@ LOSSES: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
 
 def loss_value(loss: Any, out: Tensor, y: Tensor) -> Tensor:
     """The scalar loss of outputs and targets."""
-    return LOSSES[type(loss).__name__](loss, out, y)
+    name = kind_of(loss, KNOWN_LOSSES.values(), "reference").__name__
+    if name not in LOSSES:
+        raise ArgumentError(f"reference: there is no expression in torch for {name}; write one into rop/reference.py")
+    return LOSSES[name](loss, out, y)
 
 
 # ---------------------------------------------------------------------------------------------------------------

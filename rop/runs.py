@@ -25,8 +25,8 @@ from rop import checkpoint as files
 from rop import datasets, optim
 from rop.devices import DEVICES
 from rop.errors import ArgumentError, FileError, RopError
-from rop.experiments import EXPERIMENTS, SETTINGS, penalty
-from rop.layers._arguments import check_choice, check_int
+from rop.experiments import EXPERIMENTS, SETTINGS, experiment, penalty
+from rop.layers._arguments import check_choice, check_int, check_path
 from rop.trainer import Fit, Row, evaluate, train
 
 CONFIG, HISTORY, WEIGHTS, CURVES = "config.json", "history.csv", "weights.npz", "curves.png"
@@ -38,9 +38,10 @@ class Run:
     """A run, by its configuration; ``folder`` is None for one that is not kept."""
 
     def __init__(self, config: dict[str, Any], folder: Path | None):
-        self.config, self.folder = config, folder
+        self.config = config
+        self.folder = None if folder is None else check_path("run", "folder", folder, folder=True)
         _check_config(config)
-        self.experiment = EXPERIMENTS[config["dataset"]]
+        self.experiment = experiment(config["dataset"])
         self.net = self.experiment.net(config["setting"])
         self.loss = rop.CrossEntropy()
         self.optimizer = optim.revive(config["optimizer"])
@@ -195,8 +196,8 @@ def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None,
                dtype: str = "float32", device: str = "cpu", data: str | None = None,
                **regularizer: Any) -> dict[str, Any]:  # fmt: skip
     """The configuration of a run: the experiment's defaults, and what is given instead of them."""
-    experiment = EXPERIMENTS[dataset]
-    size = experiment.batch_size if batch_size is None else batch_size
+    usual = experiment(dataset)
+    size = usual.batch_size if batch_size is None else batch_size
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -204,13 +205,13 @@ def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None,
         "dataset": dataset,
         "data": None if data is None else str(Path(data).resolve()),
         "setting": setting,
-        "epochs": experiment.epochs if epochs is None else epochs,
+        "epochs": usual.epochs if epochs is None else epochs,
         "batch_size": size,
         "seed": seed,
         "dtype": dtype,
         "device": device,
-        "optimizer": optim.describe(optimizer or experiment.optimizer(size)),
-        "regularizer": optim.describe(penalty(experiment.mu if mu is None else mu, **regularizer)),
+        "optimizer": optim.describe(optimizer or usual.optimizer(size)),
+        "regularizer": optim.describe(penalty(usual.mu if mu is None else mu, **regularizer)),
     }
 
 

@@ -222,7 +222,11 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(net, Graph):
             raise ArgumentTypeError(f"{OWNER}: net must be a rop.Sequential, a rop.Graph or a function (n_features, "
                                     f"n_classes) that returns one, got {type(net).__name__}")
-        if self.input_shape is not None and prod(self.input_shape) != features:
+        if self.input_shape is not None and not isinstance(self.input_shape, (tuple, list)):
+            raise ArgumentTypeError(f"{OWNER}: input_shape must be a tuple such as (1, 28, 28), got "
+                                    f"{self.input_shape!r}")
+        if self.input_shape is not None and prod(
+                check_int(OWNER, "input_shape", size) for size in self.input_shape) != features:
             raise ArgumentError(f"{OWNER}: input_shape must have as many numbers as X has features, {features}, got "
                                 f"{tuple(self.input_shape)}")
         try:
@@ -257,7 +261,9 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return made if self.lr is None else replace(made, lr=self.lr)
 
     def _made_penalty(self) -> SpectralRadius | None:
-        options = self.solver_options or {}
+        options = {} if self.solver_options is None else self.solver_options
+        if not isinstance(options, dict):
+            raise ArgumentTypeError(f"{OWNER}: solver_options must be a dict such as {{'clip': 1.0}}, got {options!r}")
         known = {field.name for field in fields(SpectralRadius)} - {"mu", "K", "solver"}
         if unknown := sorted(set(options) - known):
             raise ArgumentError(f"{OWNER}: solver_options must be some of {', '.join(sorted(known))}, got {unknown[0]}")

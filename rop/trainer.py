@@ -24,11 +24,19 @@ import numpy as np
 from rop import checkpoint as files
 from rop.descent import COLUMNS, Descent
 from rop.devices import check_device
-from rop.engine import Objective, check_data, check_state, predict
+from rop.engine import Objective, check_data, check_problem, check_state, predict
 from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
 from rop.fingerprint import described, digest, machine
 from rop.graph import Graph
-from rop.layers._arguments import check_dtype, check_int
+from rop.layers._arguments import (
+    as_array,
+    check_bool,
+    check_choice,
+    check_dtype,
+    check_function,
+    check_int,
+    check_path,
+)
 from rop.layers.loss import NLL, CrossEntropy, Loss
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, completed, values
 
@@ -174,9 +182,12 @@ def train(
     >>> len(fit.history), bool(fit.history[-1]["accuracy"] > 0.9)
     (30, True)
     """
-    run = _Run(net, loss, data, validation, epochs, batch_size, seed, optimizer or SGD(), regularizer, w, state, start,
-               dtype, check_device("train", device), None if checkpoint is None else Path(checkpoint),
-               profile)  # fmt: skip
+    folder = None if checkpoint is None else check_path("train", "checkpoint", checkpoint, folder=True)
+    for name, value in (("resume", resume), ("progress", progress), ("profile", profile)):
+        check_bool("train", name, value)
+    _check_callbacks(callbacks)
+    run = _Run(net, loss, data, validation, epochs, batch_size, seed, SGD() if optimizer is None else optimizer,
+               regularizer, w, state, start, dtype, check_device("train", device), folder, profile)  # fmt: skip
     run.start(resume)
     with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
         run.go(interrupted, callbacks, show)
@@ -204,7 +215,8 @@ class _Run:
         self.validation = None
         if validation is not None:
             xv, yv = _pair("validation", validation)
-            self.validation = check_data(xv, self.dtype, check_finite=True), np.asarray(yv)
+            self.validation = check_data(xv, self.dtype, check_finite=True), as_array("y", yv)
+            _check_validation(net, loss, *self.validation)
         if earlier is not None:
             w, state = _start_of(earlier, w, state)
         start = net.init(self.seed, self.dtype) if w is None else _parameters(net, w, self.dtype)
@@ -485,7 +497,8 @@ def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str,
     >>> rop.evaluate(net, rop.CrossEntropy(), w, np.array([[3.0], [-3.0]]), np.array([0, 0]))[1]
     0.5
     """
-    outputs, y = predict(net, w, x, state), np.asarray(y)
+    check_problem("evaluate", net, loss)
+    outputs, y = predict(net, w, x, state), as_array("y", y)
     value = loss.value(outputs, y)
     labels = y.dtype.kind in "iu" and outputs.ndim == 2 and y.ndim == 1
     return value, float((outputs.argmax(axis=1) == y).mean()) if labels else float("nan")
@@ -518,26 +531,55 @@ def has_collapsed(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.nd
 
 # --------------------------------------------------------------------------------------------------- small helpers
 def _check_kinds(net: Any, loss: Any, optimizer: Any, regularizer: Any) -> None:
-    for value, kind, name in ((net, Graph, "net as a rop.Sequential or rop.Graph"),
-                              (loss, Loss, "a loss such as rop.CrossEntropy()"),
-                              (optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
-                              (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")
-                              ):  # fmt: skip
-        if not isinstance(value, kind):
-            raise ArgumentTypeError(f"train: expected {name}, got {type(value).__name__}")
+    """Optimizers and penalties are plain data: a subclass would be trained as its parent."""
+    check_problem("train", net, loss)
+    for value, kinds, name in ((optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
+                               (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")
+                               ):  # fmt: skip
+        if type(value) not in kinds:
+            what = f"{type(value).__name__}, a subclass, whose changes no step would see" if isinstance(
+                value, kinds) else f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            raise ArgumentTypeError(f"train: expected {name}, got {what}")
+
+
+def _check_callbacks(callbacks: Any) -> None:
+    if not isinstance(callbacks, Sequence):
+        hint = "; write callbacks=[function]" if callable(callbacks) else ""
+        raise ArgumentTypeError(f"train: expected callbacks as a list of functions, got {callbacks!r} "
+                                f"({type(callbacks).__name__}){hint}")  # fmt: skip
+    for i, callback in enumerate(callbacks):
+        check_function("train", f"callbacks[{i}]", callback, "a row of the history and the fit so far", 2)
+
+
+def _check_validation(net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray) -> None:
+    """Before the first epoch, not after it."""
+    try:
+        loss.targets(y, len(x), net.shapes(x.shape[1:])[net.output], x.dtype)
+    except RopError as error:
+        raise type(error)(f"train: validation: {error}") from error
 
 
 def _pair(name: str, value: Any) -> Pair:
     if not (isinstance(value, (tuple, list)) and len(value) == 2):
         raise ArgumentTypeError(f"train: expected {name} as a pair (x, y), got {type(value).__name__}")
-    if len(value[0]) != len(value[1]):
-        raise ArgumentError(f"train: expected as many targets as samples in {name}, got {len(value[0])} samples and "
-                            f"{len(value[1])} targets")  # fmt: skip
-    return value[0], value[1]
+    x, y = (as_array(f"{name}: {part}", one) for part, one in zip("xy", value, strict=True))
+    for part, array in (("x", x), ("y", y)):
+        if array.ndim == 0 or array.dtype == object:
+            raise ArgumentTypeError(f"train: expected {name} as a pair (x, y) of arrays of numbers, got {part} of type "
+                                    f"{type(value['xy'.index(part)]).__name__}")  # fmt: skip
+    if len(x) != len(y):
+        raise ArgumentError(f"train: expected as many targets as samples in {name}, got {len(x)} samples and "
+                            f"{len(y)} targets")  # fmt: skip
+    return x, y
 
 
 def _parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
-    array = np.array(w, dtype=dtype)
+    array = as_array("w", w, "a vector of real numbers")
+    if array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"w: expected a vector of real numbers of shape ({net.size},), got {array.dtype} of "
+                                f"shape {array.shape}")  # fmt: skip
+    with np.errstate(over="ignore"):
+        array = array.astype(dtype)
     if array.shape != (net.size,) or not np.isfinite(array).all():
         raise ArgumentError(f"train: expected w of shape ({net.size},) with finite numbers, got shape {array.shape}")
     return array
@@ -574,7 +616,7 @@ def _maker(regularizer: SpectralRadius | None, device: str) -> Any:
     if regularizer is not None and not regularizer.compiled:
         from rop.stepwise import Stepwise
         return partial(Stepwise, device=device)
-    if device == "cuda":
+    if check_choice("train", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.cuda.descent import CudaDescent
         return CudaDescent
     return Descent

@@ -30,6 +30,8 @@ from typing import Any
 
 import numpy as np
 
+from rop.errors import ArgumentError
+
 from ..problems import BLOCK, Data, Epoch, Problem
 
 WORKS = {
@@ -145,5 +147,9 @@ def missing(name: str) -> str | None:
 
 
 def make(name: str, threads: int, device: str = "cpu") -> Engine:
-    module, kind = (ON_CUDA[name] if device == "cuda" else ENGINES[name][0]).split(".")
+    known = {"cpu": {engine: kind for engine, (kind, _) in ENGINES.items()}, "cuda": ON_CUDA}
+    if device not in known or name not in known[device]:
+        there = "; ".join(f"{', '.join(engines)} on {place}" for place, engines in known.items())
+        raise ArgumentError(f"bench: expected an engine and a device of these: {there}; got {name!r} on {device!r}")
+    module, kind = known[device][name].split(".")
     return getattr(importlib.import_module(f"{__name__}.{module}"), kind)(threads)

@@ -28,6 +28,7 @@ from ..problems import (
     Problem,
     Residual,
     Softmax,
+    refuse_layer,
 )
 from . import Engine, Step
 
@@ -70,6 +71,8 @@ def forward(layers: Sequence[Layer], parameters: Iterator[Any], x: Any) -> Any:
                 x = forward(body, parameters, x) + forward(shortcut, parameters, x)
             case Concat(branches):
                 x = jnp.concatenate([forward(branch, parameters, x) for branch in branches], -1)
+            case _:
+                refuse_layer(layer)
     return x
 
 

@@ -26,6 +26,7 @@ from ..problems import (
     Problem,
     Residual,
     Softmax,
+    refuse_layer,
 )
 from . import Engine, Step
 
@@ -85,6 +86,8 @@ def forward(layers: Sequence[Layer], parameters: Iterator[Tensor], x: Tensor, no
                 x = forward(body, parameters, x, norm) + forward(shortcut, parameters, x, norm)
             case Concat(branches):
                 x = torch.cat([forward(branch, parameters, x, norm) for branch in branches], 1)
+            case _:
+                refuse_layer(layer)
     return x
 
 

@@ -25,9 +25,11 @@ from rop.check.derivatives import Derivative, check_derivatives, points_in
 from rop.check.report import CheckFailed, Result, worst
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.layers._arguments import check_dtype, check_int
+from rop.layers import LAYERS, LOSSES
+from rop.layers._arguments import as_array, check_choice, check_dtype, check_int
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
+from rop.layers.kinds import kind_of
 from rop.layers.loss import Loss
 
 __all__ = ["CheckFailed", "Result", "layer", "loss", "network", "everything"]
@@ -64,10 +66,11 @@ def layer(
         raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write {layer.__name__}(...)")
     if not isinstance(layer, Layer):
         layer = Elementwise(layer)
+    kind_of(layer, LAYERS.values(), "check")
     derivatives = _scalar(layer, x) if isinstance(layer, Elementwise) else []
     rows = []
     if engine:
-        shapes = fitting_shapes(layer) if shape is None else (tuple(shape),) * max(1, layer.min_inputs)
+        shapes = fitting_shapes(layer) if shape is None else (_shape(shape),) * max(1, layer.min_inputs)
         rows = _rows(LayerStand(layer, shapes, training=training), _name(layer), dtypes, orders)
     return Result(_name(layer), tuple(rows), tuple(derivatives), torch_version())
 
@@ -92,8 +95,9 @@ def loss(
 
     if not isinstance(loss, Loss):
         raise ArgumentTypeError(f"check: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
-    shape, drawn = fitting_targets(loss, shape)
-    targets = drawn if y is None else np.asarray(y)
+    kind_of(loss, LOSSES.values(), "check")
+    shape, drawn = fitting_targets(loss, None if shape is None else _shape(shape))
+    targets = drawn if y is None else as_array("check: y", y)
     if targets.ndim == 0 or len(targets) != len(drawn):
         raise ArgumentError(f"check: expected targets of {len(drawn)} samples, got shape {targets.shape}")
     rows = _rows(LossStand(loss, shape, targets), type(loss).__name__, dtypes, orders)
@@ -126,15 +130,15 @@ def network(
     True
     """
     from rop.check.stand import NetworkStand
+    from rop.engine import as_floats, check_problem
 
-    if not isinstance(net, Graph):
-        raise ArgumentTypeError(f"check: expected a rop.Sequential or rop.Graph, got {type(net).__name__}")
+    check_problem("check", net, loss)
     own = {one.describe(): one for one in net.layers if type(one) is Elementwise}
     derivatives = [found for one in own.values() for found in _scalar(one, None)]
-    stand = NetworkStand(net, loss, np.asarray(x), np.asarray(y), training=training, state=state)
+    stand = NetworkStand(net, loss, as_array("check: x", x), as_array("check: y", y), training=training, state=state)
     for name, given in (("w", w), ("v", v)):
         if given is not None:
-            vector = np.asarray(given, np.float64)
+            vector = as_floats(f"check: {name}", given).astype(np.float64)
             if vector.shape != (net.size,):
                 raise ArgumentError(f"check: {name}: expected shape ({net.size},), got {vector.shape}")
             setattr(stand, name, vector)
@@ -152,7 +156,7 @@ def everything(
     """Checks the named layers and losses of the package, or all of them."""
     from rop.check.subjects import SUBJECTS
 
-    chosen = list(SUBJECTS if names is None else names)
+    chosen = [check_choice("check", "name", name, tuple(SUBJECTS)) for name in (SUBJECTS if names is None else names)]
     rows = []
     for done, name in enumerate(chosen):
         progress(f"{done}/{len(chosen)}  {name}")
@@ -175,6 +179,9 @@ def torch_version() -> str | None:
 def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]) -> list[Any]:
     from rop.check.examine import Examination
 
+    for name, several in (("orders", orders), ("dtypes", dtypes)):
+        if not isinstance(several, (list, tuple)):
+            raise ArgumentTypeError(f"check: {name} must be a list, got {several!r}; write {name}=[{several!r}]")
     wanted = tuple(sorted({check_int("check", "order", order, minimum=0) for order in orders}))
     if not wanted or wanted[-1] > 2:
         raise ArgumentError(f"check: orders must be among 0, 1, 2, got {tuple(orders)}")
@@ -185,10 +192,17 @@ def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]
 
 
 def _scalar(layer: Elementwise, x: Any) -> list[Derivative]:
-    points = points_in(*RANGE, POINTS) if x is None else np.atleast_1d(np.asarray(x, np.float64)).ravel()
-    if points.size == 0 or not np.isfinite(points).all():
+    points = points_in(*RANGE, POINTS) if x is None else np.atleast_1d(as_array("check: x", x)).ravel()
+    if points.size == 0 or points.dtype.kind not in "fiu" or not np.isfinite(points).all():
         raise ArgumentError(f"check: x must be finite numbers, got {x!r}")
-    return check_derivatives(layer.function, layer.parameters, points)
+    return check_derivatives(layer.function, layer.parameters, points.astype(np.float64))
+
+
+def _shape(shape: Any) -> Shape:
+    """The shape of one sample."""
+    if not isinstance(shape, (tuple, list)) or not shape:
+        raise ArgumentTypeError(f"check: shape must be a tuple such as (3, 16, 16), without the batch, got {shape!r}")
+    return tuple(check_int("check", f"axis {axis} of shape", size) for axis, size in enumerate(shape))
 
 
 def _name(layer: Layer) -> str:

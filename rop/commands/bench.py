@@ -10,6 +10,7 @@ from typing import Any
 
 from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
 from rop.devices import DEVICES, check_device
+from rop.layers._arguments import check_path
 
 
 def add(commands: Any) -> None:
@@ -126,6 +127,8 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
         given["dtypes"] = tuple(dict.fromkeys(options.dtype))
     if options.name and (not options.out or Path(options.name).name != options.name):
         raise ValueError(f"--name {options.name}: needs --out, and is no path")
+    for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
+        check_path("bench", "--json or --out", path)
     if options.threads:
         if options.threads > runner.cores():
             raise ValueError(f"--threads {options.threads}, but there are only {runner.cores()} cores")
@@ -148,8 +151,9 @@ def writable(options: argparse.Namespace) -> bool:
     for folder in filter(None, (options.json and options.json.parent, options.out)):
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            print(f"rop bench: cannot write to {folder}: {error.strerror}", file=sys.stderr)
+        except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+            reason = error.strerror if isinstance(error, OSError) else error
+            print(f"rop bench: cannot write to {str(folder)[:80]!r}: {reason}", file=sys.stderr)
             return False
     if options.json and options.json.is_dir():
         print(f"rop bench: --json takes a file, {options.json} is a folder", file=sys.stderr)

@@ -110,7 +110,7 @@ def load(file: Path) -> Any:
     module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself
         raise rop.RopError(f"{file} cannot be run: {type(error).__name__}: {error}") from error
     return module
 

@@ -7,7 +7,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+from rop.commands import FAILED, INTERRUPTED, OK, USAGE
+
+__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Progress", "add_command", "note_missing", "positive"]
+
 EXIT_CODES = """exit codes:
   0    done, and all checks passed
   1    a check failed, or the work could not be done

@@ -1,4 +1,4 @@
-"""Argument checks for the constructors of layers and losses.
+"""Argument checks: of constructors, and of arrays and paths wherever they come in.
 
 Every check takes the owner's name and the argument's name first, so that the message can say who refused what, and
 returns the value in its canonical Python type.
@@ -6,9 +6,13 @@ returns the value in its canonical Python type.
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
+import os
+from collections.abc import Callable
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,8 +54,8 @@ def check_bool(owner: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def check_float(owner: str, name: str, value: Any, positive: bool = False) -> float:
-    """A finite real number, optionally above zero."""
+def check_float(owner: str, name: str, value: Any, positive: bool = False, minimum: float = -math.inf) -> float:
+    """A finite real number, optionally above zero, or from a number up."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{owner}: {name} must be a real number, got {value!r} ({type(value).__name__})")
     value = float(value)
@@ -59,6 +63,8 @@ def check_float(owner: str, name: str, value: Any, positive: bool = False) -> fl
         raise ArgumentError(f"{owner}: {name} must be finite, got {value}")
     if positive and value <= 0:
         raise ArgumentError(f"{owner}: {name} must be above 0, got {value}")
+    if value < minimum:
+        raise ArgumentError(f"{owner}: {name} must be at least {minimum:g}, got {value}")
     return value
 
 
@@ -88,3 +94,75 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
     if found.type not in (np.float32, np.float64):
         raise ArgumentTypeError(f"{owner}: dtype must be float32 or float64, got {dtype!r}")
     return np.dtype(found.type)
+
+
+def check_function(owner: str, name: str, value: Any, takes: str, count: int) -> Callable[..., Any]:
+    """Something that can be called with so many arguments; functions that hide what they take are believed."""
+    if not callable(value):
+        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {value!r} "
+                                f"({type(value).__name__})")
+    try:
+        signature = inspect.signature(value)
+    except (TypeError, ValueError):
+        return value
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        shown = getattr(value, "__name__", type(value).__name__)
+        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {shown}, which takes "
+                                f"{signature}") from None
+    return value
+
+
+def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np.ndarray:
+    """An array of whatever kind, the user's own if it is one; refuses what NumPy would silently take for another thing
+    (a masked array for its data) and what it cannot read.
+
+    >>> as_array("w", [1, 2])
+    array([1, 2])
+    """
+    if type(value) is np.ndarray:
+        return value
+    parts = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(part, np.ma.MaskedArray) for part in parts):
+        raise ArgumentTypeError(f"{name}: expected {expected}, got a masked array, whose mask would be lost; give "
+                                f"{name}.filled(value), or leave the masked entries out")
+    if any(getattr(part, "requires_grad", False) is True for part in parts):
+        raise ArgumentTypeError(f"{name}: expected {expected}, got a tensor that requires grad, which rop would not "
+                                f"send back to torch; give {name}.detach()")
+    try:
+        return np.asarray(value)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception as error:  # a ragged list, or what a foreign __array__ says
+        ragged = isinstance(value, (list, tuple)) and isinstance(error, ValueError)
+        reason = f"a ragged {type(value).__name__}" if ragged else (
+            f"{type(value).__name__}, which NumPy cannot read ({(str(error) or type(error).__name__).splitlines()[0]})")
+        raise ArgumentTypeError(f"{name}: expected {expected}, got {reason}") from error
+
+
+def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
+    """A path that the file system understands, whether there is something or not; with ``folder`` not that of a file.
+
+    >>> check_path("train", "checkpoint", "runs/1")
+    PosixPath('runs/1')
+    """
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise ArgumentTypeError(f"{owner}: {name} must be a path, got {value!r} ({type(value).__name__})")
+    shown = repr(os.fspath(value)) if len(os.fspath(value)) < 80 else f"{os.fspath(value)[:60]!r}…"
+    if not os.fspath(value):
+        raise ArgumentError(f"{owner}: {name} must be a path, got an empty string; the current folder is '.'")
+    path = Path(value)
+    try:
+        os.stat(path)
+        is_file = not path.is_dir()
+    except (FileNotFoundError, PermissionError):
+        return path
+    except NotADirectoryError:
+        is_file, shown = True, f"{shown}, which leads through a file"
+    except (OSError, ValueError) as error:  # too long, a loop of links; a NUL, what has no encoding
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ArgumentError(f"{owner}: {name} must be a path, got {shown}: {reason}; choose another name") from error
+    if folder and is_file:
+        raise ArgumentError(f"{owner}: {name} must be a folder, got the file {shown}; choose another name")
+    return path

@@ -71,7 +71,10 @@ class Layer(Immutable):
 
         ``where`` names the layer in its net, e.g. "layer 3 (Conv2d 8→16)", for the ArgumentError raised on a misfit.
         """
-        raise NotImplementedError
+        raise ArgumentTypeError(
+            f"{where}: {type(self).__name__} does not say the shape of its output; rop computes its own layers only, "
+            "see rop.Elementwise for an activation of your own and CONTRIBUTING.md for how to add a layer"
+        )
 
     def describe(self) -> str:
         """A few words for tables and messages, e.g. "Conv2d 8→16"."""

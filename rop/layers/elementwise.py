@@ -200,7 +200,7 @@ def _check_function(function: Any, parameters: tuple[float, ...]) -> Scalar:
         found: Any = function(0.5, *parameters)
     except (ArithmeticError, ValueError):  # a pole at this very x; the compiler looks at the rest
         return function
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"{type(error).__name__}: {error}"
         raise ArgumentError(f"Elementwise: function {name} fails at x = 0.5: {what}") from error
     if not isinstance(found, tuple) or len(found) != 4 or not all(isinstance(number, Real) for number in found):

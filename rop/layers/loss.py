@@ -36,12 +36,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import check_choice, check_fraction, check_int
+from rop.layers._arguments import as_array, check_choice, check_fraction, check_int
 from rop.layers.base import Immutable, Shape
 
 
@@ -76,15 +76,12 @@ class Loss(Immutable):
         owner = type(self).__name__
         if batch < 1:
             raise ArgumentError(f"{owner}: expected at least one sample, got an empty batch")
-        try:
-            y = np.asarray(y)
-        except ValueError as error:  # ragged lists
-            raise ArgumentTypeError(f"{owner}: expected targets as an array, got {type(y).__name__}") from error
+        y = as_array("y", y, f"targets of {owner} as an array")
         return self._targets(y, (batch, *output_shape), np.dtype(dtype))
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
         """``shape`` is that of the outputs, with the batch."""
-        raise NotImplementedError
+        self._refuse("which targets it takes")
 
     def value(self, outputs: np.ndarray, y: Any) -> float:
         """E⁰ of outputs (batch, ...) that are there already, in float64.
@@ -92,14 +89,23 @@ class Loss(Immutable):
         >>> MSE().value(np.array([[1.0, 2.0]]), np.array([[0.0, 0.0]]))
         2.5
         """
-        z = np.asarray(outputs, np.float64)
+        z = as_array("outputs", outputs)
+        if z.dtype.kind not in "fiu" or z.ndim < 2:
+            raise ArgumentTypeError(f"outputs: expected numbers (batch, ...), got {z.dtype} of shape {z.shape}")
+        z = z.astype(np.float64)
         targets = self.targets(y, len(z), z.shape[1:], np.float64)
         energy = self._energy(z, targets)
         return energy / targets.total if self.reduction == "mean" else energy
 
     def _energy(self, z: np.ndarray, targets: Targets) -> float:
         """E⁰ with κ = 1."""
-        raise NotImplementedError
+        self._refuse("how it is computed")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ArgumentTypeError(
+            f"{type(self).__name__}: a class derived from rop.Loss does not say {what}, and rop has formulas for its "
+            "own losses only; use rop.CrossEntropy, NLL, MSE or BCEWithLogits behind layers of your own"
+        )
 
 
 class _ClassLoss(Loss):
@@ -253,10 +259,7 @@ class BCEWithLogits(_DenseLoss):
 
 def _class_weight(owner: str, weight: Any) -> np.ndarray:
     """Class weights as a read-only vector of finite numbers ≥ 0."""
-    try:
-        array = np.array(weight)
-    except ValueError as error:  # ragged lists
-        raise ArgumentTypeError(f"{owner}: weight must be a vector of numbers, got {weight!r}") from error
+    array = as_array(f"{owner}: weight", weight, "a vector of numbers")
     if array.dtype.kind not in "fiu":
         raise ArgumentTypeError(f"{owner}: weight must be a vector of numbers, got an array of {array.dtype}")
     if array.ndim != 1 or array.size == 0:

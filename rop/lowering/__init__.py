@@ -29,19 +29,20 @@ from rop.layers import (
 from rop.layers.base import Layer, Shape
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
+from rop.layers.kinds import kind_of
 from rop.layers.relu import Rectifier
 from rop.lowering.batchnorm import BatchNormOperation
 from rop.lowering.bilinear import ConvProducts, LinearProducts
 from rop.lowering.data import data
 from rop.lowering.elementwise import Activation
 from rop.lowering.linear_maps import AveragePool, Concatenation, add_up, flatten, in_order
-from rop.lowering.loss import LossOperation
+from rop.lowering.loss import KERNELS, LossOperation
 from rop.lowering.passes import emit_outputs, emit_pass, result_space
 from rop.lowering.plan import Plan, Value
 from rop.lowering.select import MaxPool, rectifier
 from rop.lowering.softmax import SoftmaxOperation
 
-__all__ = ["Plan", "emit_outputs", "emit_pass", "lower", "outline", "result_space"]
+__all__ = ["Plan", "check_kinds", "emit_outputs", "emit_pass", "lower", "outline", "result_space"]
 
 Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
 
@@ -61,6 +62,15 @@ LOWERINGS: dict[type[Layer], Lowering] = {
     LogSoftmax: lambda plan, node, layer, x: plan.add(SoftmaxOperation(plan, layer, x[0])),
     BatchNorm: lambda plan, node, layer, x: plan.add(BatchNormOperation(plan, layer, in_order(plan, x[0]))),
 }
+
+
+def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
+    """Refuses layers and losses that the engine has no formulas for."""
+    for node in graph.nodes[1:]:
+        assert node.layer is not None
+        kind_of(node.layer, LOWERINGS, graph.where(node))
+    if loss is not None:
+        kind_of(loss, KERNELS, "loss")
 
 
 def lower(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
@@ -88,7 +98,5 @@ def _lower(plan: Plan, node: Node) -> Value:
     layer = node.layer
     if layer is None:
         return data(plan, node)
-    for kind, lowering in LOWERINGS.items():
-        if isinstance(layer, kind):
-            return lowering(plan, node, layer, [plan.values[source] for source in node.inputs])
-    raise NotImplementedError(f"{plan.graph.where(node)}: no lowering for {type(layer).__name__}")
+    lowering = LOWERINGS[kind_of(layer, LOWERINGS, plan.graph.where(node))]
+    return lowering(plan, node, layer, [plan.values[source] for source in node.inputs])

@@ -15,6 +15,7 @@ from torch import nn
 from rop.errors import ArgumentError
 from rop.layers import LAYERS, Flatten, Identity
 from rop.layers.base import Layer
+from rop.layers.kinds import kind_of
 
 # Arguments of torch that rop's layer does not have: the only value it can stand for.
 FIXED: dict[str, dict[str, Any]] = {
@@ -56,7 +57,7 @@ class View(Flatten):
 
 def layer_of(module: nn.Module) -> Layer:
     """The layer that computes what a module of torch.nn computes."""
-    if isinstance(module, DROPOUTS):
+    if type(module) in DROPOUTS:
         return dropout(module.p, module.training)
     kind = KINDS.get(type(module))
     if kind is None:
@@ -98,11 +99,10 @@ def missing(module: nn.Module) -> str:
 
 def module_of(layer: Layer, dtype: torch.dtype) -> nn.Module:
     """A module of torch.nn for a layer of rop, its parameters not set yet."""
-    kind = next((torch_kind for torch_kind, rop_kind in KINDS.items() if isinstance(layer, rop_kind)), None)
-    if kind is None:
-        raise ArgumentError(f"to_torch: there is no torch.nn module for {layer!r}")
-    arguments = inspect.signature(KINDS[kind]).parameters
+    known = {rop_kind: torch_kind for torch_kind, rop_kind in KINDS.items()}
+    kind = kind_of(layer, known, "to_torch")
+    arguments = inspect.signature(kind).parameters
     given = {name: getattr(layer, name) for name in arguments}
     if "dim" in given:
         given["dim"] = 1 if given["dim"] is None else given["dim"]
-    return kind(**given).to(dtype)
+    return known[kind](**given).to(dtype)

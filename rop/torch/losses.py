@@ -7,12 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers import LOSSES
+from rop.layers._arguments import as_array
 from rop.layers.loss import Loss
 
 NAMES: dict[Any, str] = {
@@ -48,6 +50,17 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
     return _made(name, options)
 
 
+def numbers(name: str, value: Any) -> np.ndarray:
+    """A tensor, wherever it is and whether it requires a gradient or not, or an array."""
+    if not isinstance(value, torch.Tensor):
+        return as_array(name, value)
+    try:
+        return value.detach().cpu().numpy()
+    except (TypeError, RuntimeError, NotImplementedError) as error:  # on the meta device, sparse, bfloat16
+        raise ArgumentTypeError(f"{name}: expected a dense tensor of numbers, got one of {value.dtype} on "
+                                f"{value.device} with layout {value.layout}") from error
+
+
 def _attributes(loss: nn.Module) -> dict[str, Any]:
     """The arguments a loss module was made with."""
     names = inspect.signature(type(loss)).parameters
@@ -64,5 +77,5 @@ def _made(name: str, options: dict[str, Any]) -> Loss:
                 raise ArgumentError(f"loss: rop.{name} has no {option}, got {option}={value!r}{hint}")
             del options[option]
         elif isinstance(value, torch.Tensor):
-            options[option] = value.detach().cpu().numpy()
+            options[option] = numbers(f"loss: {option}", value)
     return kind(**options)

@@ -18,7 +18,7 @@ from rop.layers._arguments import check_int
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.penalty import Penalty
-from rop.torch.losses import loss_from_torch
+from rop.torch.losses import loss_from_torch, numbers
 from rop.torch.trace import Traced, trace
 from rop.workspace import DEFAULT_MEMORY
 
@@ -63,6 +63,8 @@ class SpectralRadius:
     def __init__(self, module: nn.Module, loss: nn.Module | Callable[..., Any] | Loss, base_optimizer: Optimizer, *,
                  mu: optim.Schedule = 0.01, K: float = 0.0, seed: int = 0, memory_limit: int | None = None,
                  **options: Any):
+        if not isinstance(module, nn.Module):
+            raise ArgumentTypeError(f"SpectralRadius: expected module as an nn.Module, got {type(module).__name__}")
         if not isinstance(base_optimizer, Optimizer):
             raise ArgumentTypeError("SpectralRadius: expected base_optimizer as an optimizer of torch, such as "
                                     f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}")
@@ -90,7 +92,7 @@ class SpectralRadius:
         """Everything of a step but that of the base optimizer: for who clips gradients, say, before it."""
         bound = self._bind()
         bound.gather()
-        p = bound.objective(_array(x), _array(y)).at(bound.w)
+        p = bound.objective(numbers("x", x), numbers("y", y)).at(bound.w)
         gradient = p.grad
         mu, tol = (float(optim.values(schedule, np.array([self.steps + 1]), self.epoch, f"SpectralRadius {name}")[0])
                    for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol)))
@@ -166,7 +168,7 @@ class SpectralRadius:
         if not isinstance(state_dict, dict) or set(state_dict) != expected:
             got = sorted(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
             raise ArgumentError(f"SpectralRadius: expected a state_dict with the keys {sorted(expected)}, got {got}")
-        v = _array(state_dict["v"])
+        v = numbers("v", state_dict["v"])
         if v.shape != self._penalty.v.shape:
             raise ArgumentError("SpectralRadius: expected the state of a module with as many parameters, v of shape "
                                 f"{self._penalty.v.shape}, got {v.shape}")
@@ -275,9 +277,3 @@ def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
         if any(id(parameter) not in known for parameter in group["params"]):
             raise ArgumentError("SpectralRadius: base_optimizer has parameters that are not the module's; make it with "
                                 "module.parameters()")
-
-
-def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
-

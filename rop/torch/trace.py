@@ -325,6 +325,13 @@ def _dtype(module: nn.Module) -> np.dtype:
     for name, parameter in module.named_parameters():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ArgumentError(f"from_torch: parameter {name} has no shape yet; run the module on a batch first")
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_meta:
+            raise ArgumentError(f"from_torch: {name} is on the meta device, where tensors have a shape but no numbers; "
+                                "use module.to_empty(device='cpu') and load its numbers first")
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            raise ArgumentError(f"from_torch: expected {name} as a dense tensor, got {tensor.layout}, {tensor.dtype}; "
+                                "use its to_dense() or dequantize() in the module")
     found = {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
     if len(found) > 1 or not found <= set(DTYPES):
         raise ArgumentTypeError(f"from_torch: expected all parameters as float32 or all as float64, got "

@@ -10,7 +10,7 @@ from rop.lowering.batchnorm import BatchNormOperation
 from rop.lowering.bilinear import ConvProducts, LinearProducts
 from rop.lowering.cuda.batchnorm import EmitBatchNorm
 from rop.lowering.cuda.bilinear import EmitProducts
-from rop.lowering.cuda.code import Code, Emitter, Launch, Part, Rooms
+from rop.lowering.cuda.code import Code, Emitter, Launch, Part, Rooms, launched
 from rop.lowering.cuda.data import EmitInput
 from rop.lowering.cuda.elementwise import EmitActivation
 from rop.lowering.cuda.linear_maps import EmitAveragePool, EmitConcatenation, EmitPermutation, EmitSum, add_uses
@@ -49,7 +49,8 @@ class Lowered:
 
     def __init__(self, plan: Plan):
         self.plan, self.rooms = plan, Rooms()
-        backwards = [EMITTERS[type(operation)](plan, self.rooms, operation) for operation in reversed(plan.operations)]
+        backwards = [launched(EMITTERS, type(operation))(plan, self.rooms, operation)
+                     for operation in reversed(plan.operations)]
         self.emitters = backwards[::-1]
 
     @property

@@ -5,13 +5,14 @@ lowered network, or a number. The workspace gives rooms their memory, tile by ti
 """
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numba import cuda
 
+from rop.errors import DeviceError
 from rop.lowering.plan import Plan, Value
 from rop.program import ORDERS, Buffer
 
@@ -102,6 +103,14 @@ class Emitter:
 
     def backward(self, code: Code) -> None:
         raise NotImplementedError
+
+
+def launched(launches: Mapping[type, Any], kind: type) -> Any:
+    """What is launched for a kind of operation or loss; not everything that a CPU computes need be known here."""
+    if kind not in launches:
+        raise DeviceError(f"device 'cuda': there are no kernels for {kind.__name__} on a GPU, only for "
+                          f"{', '.join(known.__name__ for known in launches)}; use device='cpu'")
+    return launches[kind]
 
 
 def table(values: Any) -> Any:

@@ -4,9 +4,16 @@ from __future__ import annotations
 from typing import Any
 
 from rop.kernels.cuda import loss
-from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
-from rop.lowering.cuda.code import Code, Emitter, Part, Rooms
+from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
+from rop.lowering.cuda.code import Code, Emitter, Part, Rooms, launched
 from rop.lowering.loss import LossOperation
+
+KERNELS: dict[type[Loss], Any] = {
+    CrossEntropy: loss.cross_entropy,
+    NLL: loss.negative_log_likelihood,
+    MSE: loss.squared_error,
+    BCEWithLogits: loss.binary_cross_entropy,
+}
 
 
 class EmitLoss(Emitter):
@@ -16,7 +23,7 @@ class EmitLoss(Emitter):
 
     def prepare(self, rooms: Rooms) -> None:
         rooms.blocks = loss.blocks(self.operation.x[0].pixels, self.plan.lanes)
-        self.blocks = rooms.blocks
+        self.blocks, self.kernel = rooms.blocks, launched(KERNELS, self.operation.kind)
 
     def forward(self, code: Code) -> None:
         op = self.operation
@@ -30,16 +37,13 @@ class EmitLoss(Emitter):
 
     def _kernel(self, code: Code) -> tuple[Any, dict[str, Part]]:
         """The loss's kernel, and what only it reads."""
-        layer, probability = self.operation.layer, self.operation.probability
         options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(self.operation.x[0])}
         name = "dense" if code.dense else "labels"
         targets = {name: Part(name)}
-        if isinstance(layer, CrossEntropy):
-            assert probability is not None
-            return (loss.cross_entropy(self.dtype, **options, dense=code.dense),
-                    {**targets, "p": code.rows(probability, 0)})
-        kernels = {NLL: loss.negative_log_likelihood, MSE: loss.squared_error, BCEWithLogits: loss.binary_cross_entropy}
-        return kernels[type(layer)](self.dtype, **options), targets
+        if self.operation.kind is CrossEntropy:
+            return (self.kernel(self.dtype, **options, dense=code.dense),
+                    {**targets, "p": code.rows(self.operation.probability, 0)})
+        return self.kernel(self.dtype, **options), targets
 
     def backward(self, code: Code) -> None:
         """The seed is written by forward."""
