@@ -135,7 +135,7 @@ class Objective:
     # ------------------------------------------------------------------------------------------------------ evaluation
     def at(self, w: Any) -> Point:
         """Loss and gradient at w: one forward and backward pass, which the point keeps."""
-        return Point(self, self._vector("w", w))
+        return Point(self, w)
 
     def jet(self, w: Any, v: Any) -> Jet:
         """(loss, grad, hvp, r2) at w along v, in one run over the batch.
@@ -202,7 +202,11 @@ class Point:
     """An objective at one w. The activations of order 0 are kept in the objective's workspace; if another point has
     taken their place they are computed again."""
 
-    def __init__(self, objective: Objective, w: Vector):
+    def __init__(self, objective: Objective, w: Any):
+        if not isinstance(objective, Objective):
+            raise ArgumentTypeError(f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) "
+                                    "makes a point")
+        w = objective._vector("w", w)
         self._f, self.w = objective, w
         self._token = object()                              # marks the workspace as holding this point's order 0
         with engine_lock():

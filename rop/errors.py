@@ -27,6 +27,10 @@ class FileError(RopError, OSError):
     """A file that cannot be written: no room, no permission; the message says which, and what became of it."""
 
 
+class MissingAttributeError(ArgumentTypeError, AttributeError):
+    """A layer or loss whose constructor has not stored its arguments."""
+
+
 class MissingPackageError(RopError, ImportError):
     """A package that is optional and not installed; the message names the extra that brings it."""
 

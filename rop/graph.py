@@ -178,8 +178,9 @@ class Graph:
         >>> net.params(np.arange(3.0))
         {'0.weight': array([[0., 1.]]), '0.bias': array([2.])}
         """
-        if not isinstance(w, np.ndarray) or w.dtype.kind != "f":
-            got = f"an array of {w.dtype}" if isinstance(w, np.ndarray) else type(w).__name__
+        if not isinstance(w, np.ndarray) or isinstance(w, np.ma.MaskedArray) or w.dtype.kind != "f":
+            plain = isinstance(w, np.ndarray) and not isinstance(w, np.ma.MaskedArray)
+            got = f"an array of {w.dtype}" if plain else type(w).__name__
             raise ArgumentTypeError(f"w: expected a NumPy array of floats, got {got}")
         if w.shape != (self.size,):
             raise ArgumentError(f"w: expected shape ({self.size},), the net's number of parameters, got {w.shape}")

@@ -58,7 +58,10 @@ def check_float(owner: str, name: str, value: Any, positive: bool = False, minim
     """A finite real number, optionally above zero, or from a number up."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{owner}: {name} must be a real number, got {value!r} ({type(value).__name__})")
-    value = float(value)
+    try:
+        value = float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        value = math.inf
     if not math.isfinite(value):
         raise ArgumentError(f"{owner}: {name} must be finite, got {value}")
     if positive and value <= 0:
@@ -89,7 +92,7 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
     """float32 or float64."""
     try:
         found = np.dtype("object" if dtype is None else dtype)  # np.dtype(None) would be float64
-    except TypeError:
+    except Exception:  # whatever NumPy says about what is no dtype
         found = np.dtype("object")
     if found.type not in (np.float32, np.float64):
         raise ArgumentTypeError(f"{owner}: dtype must be float32 or float64, got {dtype!r}")
@@ -123,13 +126,14 @@ def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np
     """
     if type(value) is np.ndarray:
         return value
+    short = name.rpartition(": ")[2]
     parts = value if isinstance(value, (list, tuple)) else (value,)
     if any(isinstance(part, np.ma.MaskedArray) for part in parts):
         raise ArgumentTypeError(f"{name}: expected {expected}, got a masked array, whose mask would be lost; give "
-                                f"{name}.filled(value), or leave the masked entries out")
+                                f"{short}.filled(value), or leave the masked entries out")
     if any(getattr(part, "requires_grad", False) is True for part in parts):
         raise ArgumentTypeError(f"{name}: expected {expected}, got a tensor that requires grad, which rop would not "
-                                f"send back to torch; give {name}.detach()")
+                                f"send back to torch; give {short}.detach()")
     try:
         return np.asarray(value)
     except (MemoryError, RecursionError):

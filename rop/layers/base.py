@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from rop.errors import ArgumentError, ArgumentTypeError
+from rop.errors import ArgumentError, ArgumentTypeError, MissingAttributeError
 
 if TYPE_CHECKING:  # graph.py needs Layer, Layer.__call__ needs Node: the import at run time is inside the call
     from rop.graph import Node
@@ -25,6 +25,17 @@ class Immutable:
     def _set(self, **attributes: Any) -> None:
         """Store attributes; only constructors call this."""
         self.__dict__.update(attributes)
+
+    if not TYPE_CHECKING:  # who checks types knows the attributes by their annotations
+
+        def __getattr__(self, name):
+            """For what is not there: an argument that the constructor should have stored."""
+            if any(name in inspect.get_annotations(kind) for kind in type(self).__mro__):
+                raise MissingAttributeError(
+                    f"{type(self).__name__}: {name} has not been set; the constructor of a subclass must call "
+                    "super().__init__(...)"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise ArgumentTypeError(f"{type(self).__name__} cannot be changed ({name} = {value!r}); make a new one instead")

@@ -76,7 +76,7 @@ class Loss(Immutable):
         owner = type(self).__name__
         if batch < 1:
             raise ArgumentError(f"{owner}: expected at least one sample, got an empty batch")
-        y = as_array("y", y, f"targets of {owner} as an array")
+        y = as_array(f"{owner}: y", y, "targets as an array")
         return self._targets(y, (batch, *output_shape), np.dtype(dtype))
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
