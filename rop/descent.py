@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from rop.engine import check_data, check_state, check_statistics
+from rop.engine import check_data, check_problem, check_state, check_statistics
 from rop.errors import ArgumentError
 from rop.graph import Graph
 from rop.kernels.cpu import descent as compiled
@@ -249,6 +249,7 @@ class Descent(OnHost):
 
 def checked_targets(net: Graph, loss: Loss, x: np.ndarray, y: Any, batch: int) -> Targets:
     """Targets of a data set of which batches of a size can be made."""
+    check_problem("Descent", net, loss)
     if len(x) < batch:
         raise ArgumentError(f"Descent: expected at least one batch of {batch} samples, got {len(x)}")
     shapes = net.shapes(x.shape[1:])

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import check_dtype, check_int
+from rop.layers._arguments import check_dtype, check_int, shown
 from rop.layers.base import Layer, Shape, batched
 
 _creation = count()
@@ -328,7 +328,8 @@ def _check_member(index: int, layer: Any) -> None:
 def _input_shape(shape: Sequence[int]) -> Shape:
     """The shape of one sample as a tuple of positive integers."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise ArgumentTypeError(f"input_shape must be a tuple such as (1, 28, 28), without the batch, got {shape!r}")
+        raise ArgumentTypeError("input_shape must be a tuple such as (1, 28, 28), without the batch, got "
+                                f"{shown(shape)}")
     return tuple(check_int("input_shape", f"axis {axis}", size) for axis, size in enumerate(shape))
 
 

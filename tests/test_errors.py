@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import rop
 from rop.errors import RopError
@@ -182,6 +183,10 @@ BAD_OBJECTIVES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]
     "text x": ({"x": np.full((2, 4), "1")}, TypeError, ("x", "float")),
     "half x": ({"x": np.ones((2, 4), np.float16)}, TypeError, ("x", "float", "float16")),
     "ragged x": ({"x": [[1.0, 2.0], [1.0]]}, TypeError, ("x",)),
+    "masked x": ({"x": np.ma.masked_less(np.eye(2, 4), 1)}, TypeError, ("x", "masked", "x.filled(")),
+    "masked y": ({"y": np.ma.masked_less(np.arange(2), 1)}, TypeError, ("CrossEntropy: y", "masked", "y.filled(")),
+    "x with grad": ({"x": torch.ones(2, 4, requires_grad=True)}, TypeError, ("x", "requires grad", "x.detach()")),
+    "y with grad": ({"loss": rop.MSE(), "y": torch.ones(2, 3, requires_grad=True)}, TypeError, ("y.detach()",)),
     "NaN x": ({"x": with_one(np.nan, (2, 4))}, ValueError, ("x", "nan")),
     "Inf x": ({"x": with_one(np.inf, (2, 4))}, ValueError, ("x", "inf")),
     "-Inf x": ({"x": with_one(-np.inf, (2, 4))}, ValueError, ("x", "inf")),
@@ -251,6 +256,14 @@ BAD_VECTORS = {
     "text": (np.full(N, "1.0"), TypeError, ("float",)),
     "half": (np.ones(N, np.float16), TypeError, ("float", "float16")),
     "none": (None, TypeError, ("float",)),
+    "word": ("abc", TypeError, ("float",)),
+    "ragged": ([[1.0], [1.0, 2.0]], TypeError, ("ragged", "list")),
+    "masked": (np.ma.masked_less(np.arange(N) - 1.0, 0), TypeError, ("masked", ".filled(")),
+    "masked, nothing hidden": (np.ma.masked_array(np.ones(N)), TypeError, ("masked", ".filled(")),
+    "list of masked": ([np.ma.masked_array(np.ones(N))], TypeError, ("masked", ".filled(")),
+    "tensor with grad": (torch.ones(N, requires_grad=True), TypeError, ("requires grad", ".detach()")),
+    "tensor of bfloat16": (torch.ones(N, dtype=torch.bfloat16), TypeError, ("Tensor", "cannot read")),
+    "tensor without numbers": (torch.ones(N, device="meta"), TypeError, ("Tensor", "cannot read")),
     "NaN": (with_one(np.nan, (N,)), ValueError, ("nan",)),
     "Inf": (with_one(np.inf, (N,)), ValueError, ("inf",)),
 }
@@ -263,6 +276,8 @@ def test_point_is_refused(name: str) -> None:
     assert_refused(lambda: f.at(bad), error, "w", *says)
     assert_refused(lambda: f.jet(bad, np.ones(N)), error, "w", *says)
     assert_refused(lambda: net.predict(bad, np.ones((2, 4))), error, "w", *says)
+    assert_refused(lambda: rop.evaluate(net, rop.CrossEntropy(), bad, np.ones((2, 4)), [0, 2]), error, "w", *says)
+    assert_refused(lambda: rop.Point(f, bad), error, "w", *says)
 
 
 @pytest.mark.parametrize("name", BAD_VECTORS)

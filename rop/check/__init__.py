@@ -26,7 +26,7 @@ from rop.check.report import CheckFailed, Result, worst
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.layers import LAYERS, LOSSES
-from rop.layers._arguments import as_array, check_choice, check_dtype, check_int
+from rop.layers._arguments import as_array, check_choice, check_dtype, check_int, shown
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import kind_of
@@ -181,7 +181,7 @@ def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]
 
     for name, several in (("orders", orders), ("dtypes", dtypes)):
         if not isinstance(several, (list, tuple)):
-            raise ArgumentTypeError(f"check: {name} must be a list, got {several!r}; write {name}=[{several!r}]")
+            raise ArgumentTypeError(f"check: {name} must be a list such as [{name[:-1]}], got {shown(several)}")
     wanted = tuple(sorted({check_int("check", "order", order, minimum=0) for order in orders}))
     if not wanted or wanted[-1] > 2:
         raise ArgumentError(f"check: orders must be among 0, 1, 2, got {tuple(orders)}")
@@ -194,14 +194,15 @@ def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]
 def _scalar(layer: Elementwise, x: Any) -> list[Derivative]:
     points = points_in(*RANGE, POINTS) if x is None else np.atleast_1d(as_array("check: x", x)).ravel()
     if points.size == 0 or points.dtype.kind not in "fiu" or not np.isfinite(points).all():
-        raise ArgumentError(f"check: x must be finite numbers, got {x!r}")
+        raise ArgumentError(f"check: x must be finite numbers, got {shown(x)}")
     return check_derivatives(layer.function, layer.parameters, points.astype(np.float64))
 
 
 def _shape(shape: Any) -> Shape:
     """The shape of one sample."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise ArgumentTypeError(f"check: shape must be a tuple such as (3, 16, 16), without the batch, got {shape!r}")
+        raise ArgumentTypeError("check: shape must be a tuple such as (3, 16, 16), without the batch, got "
+                                f"{shown(shape)}")
     return tuple(check_int("check", f"axis {axis} of shape", size) for axis, size in enumerate(shape))
 
 

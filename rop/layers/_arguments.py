@@ -25,10 +25,20 @@ Pair = tuple[int, int]
 LARGEST = 2**31 - 1
 
 
+def shown(value: Any) -> str:
+    """A value in a message: one line, and not a long one.
+
+    >>> shown([1, 2]), shown("x" * 200)[:5]
+    ('[1, 2]', "'xxxx")
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
 def check_int(owner: str, name: str, value: Any, minimum: int = 1, maximum: int = LARGEST) -> int:
     """An integer in [minimum, maximum]; True and 3.0 are not integers."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
-        raise ArgumentTypeError(f"{owner}: {name} must be an integer, got {value!r} ({type(value).__name__})")
+        raise ArgumentTypeError(f"{owner}: {name} must be an integer, got {shown(value)} ({type(value).__name__})")
     value = operator.index(value)
     if value < minimum:
         raise ArgumentError(f"{owner}: {name} must be at least {minimum}, got {value}")
@@ -43,21 +53,21 @@ def check_pair(owner: str, name: str, value: Any, minimum: int = 1) -> Pair:
         value = check_int(owner, name, value, minimum)
         return value, value
     if len(value) != 2:
-        raise ArgumentError(f"{owner}: {name} must be one integer or a pair of integers, got {value!r}")
+        raise ArgumentError(f"{owner}: {name} must be one integer or a pair of integers, got {shown(value)}")
     return check_int(owner, name, value[0], minimum), check_int(owner, name, value[1], minimum)
 
 
 def check_bool(owner: str, name: str, value: Any) -> bool:
     """True or False, nothing that merely counts as such."""
     if not isinstance(value, (bool, np.bool_)):
-        raise ArgumentTypeError(f"{owner}: {name} must be True or False, got {value!r} ({type(value).__name__})")
+        raise ArgumentTypeError(f"{owner}: {name} must be True or False, got {shown(value)} ({type(value).__name__})")
     return bool(value)
 
 
 def check_float(owner: str, name: str, value: Any, positive: bool = False, minimum: float = -math.inf) -> float:
     """A finite real number, optionally above zero, or from a number up."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
-        raise ArgumentTypeError(f"{owner}: {name} must be a real number, got {value!r} ({type(value).__name__})")
+        raise ArgumentTypeError(f"{owner}: {name} must be a real number, got {shown(value)} ({type(value).__name__})")
     try:
         value = float(value)
     except OverflowError:  # a whole number of hundreds of digits
@@ -85,7 +95,7 @@ def check_choice(owner: str, name: str, value: Any, choices: tuple[Any, ...]) ->
         if type(value) is type(choice) and value == choice:
             return choice
     allowed = ", ".join(map(repr, choices))
-    raise ArgumentError(f"{owner}: {name} must be one of {allowed}, got {value!r}")
+    raise ArgumentError(f"{owner}: {name} must be one of {allowed}, got {shown(value)}")
 
 
 def check_dtype(owner: str, dtype: Any) -> np.dtype:
@@ -95,14 +105,14 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
     except Exception:  # whatever NumPy says about what is no dtype
         found = np.dtype("object")
     if found.type not in (np.float32, np.float64):
-        raise ArgumentTypeError(f"{owner}: dtype must be float32 or float64, got {dtype!r}")
+        raise ArgumentTypeError(f"{owner}: dtype must be float32 or float64, got {shown(dtype)}")
     return np.dtype(found.type)
 
 
 def check_function(owner: str, name: str, value: Any, takes: str, count: int) -> Callable[..., Any]:
     """Something that can be called with so many arguments; functions that hide what they take are believed."""
     if not callable(value):
-        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {value!r} "
+        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {shown(value)} "
                                 f"({type(value).__name__})")
     try:
         signature = inspect.signature(value)
@@ -111,8 +121,8 @@ def check_function(owner: str, name: str, value: Any, takes: str, count: int) ->
     try:
         signature.bind(*[None] * count)
     except TypeError:
-        shown = getattr(value, "__name__", type(value).__name__)
-        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {shown}, which takes "
+        called = getattr(value, "__name__", type(value).__name__)
+        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {called}, which takes "
                                 f"{signature}") from None
     return value
 
@@ -152,8 +162,8 @@ def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
     PosixPath('runs/1')
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise ArgumentTypeError(f"{owner}: {name} must be a path, got {value!r} ({type(value).__name__})")
-    shown = repr(os.fspath(value)) if len(os.fspath(value)) < 80 else f"{os.fspath(value)[:60]!r}…"
+        raise ArgumentTypeError(f"{owner}: {name} must be a path, got {shown(value)} ({type(value).__name__})")
+    given = shown(os.fspath(value))
     if not os.fspath(value):
         raise ArgumentError(f"{owner}: {name} must be a path, got an empty string; the current folder is '.'")
     path = Path(value)
@@ -163,10 +173,10 @@ def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
     except (FileNotFoundError, PermissionError):
         return path
     except NotADirectoryError:
-        is_file, shown = True, f"{shown}, which leads through a file"
+        is_file, given = True, f"{given}, which leads through a file"
     except (OSError, ValueError) as error:  # too long, a loop of links; a NUL, what has no encoding
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ArgumentError(f"{owner}: {name} must be a path, got {shown}: {reason}; choose another name") from error
+        raise ArgumentError(f"{owner}: {name} must be a path, got {given}: {reason}; choose another name") from error
     if folder and is_file:
-        raise ArgumentError(f"{owner}: {name} must be a folder, got the file {shown}; choose another name")
+        raise ArgumentError(f"{owner}: {name} must be a folder, got the file {given}; choose another name")
     return path

@@ -42,6 +42,9 @@ def kind_of(thing: Immutable, known: Collection[type], where: str) -> type:
     kind = next((one for one in family if one in known), None)
     if kind is None:
         _refuse_unknown(thing, known, where)
+    for one in family:
+        for name in inspect.get_annotations(one) if _is_ours(one) else ():
+            getattr(thing, name)  # says what a constructor has forgotten
     changed = _changed(family)
     if changed:
         parent = next(one for one in family if _is_ours(one)).__name__

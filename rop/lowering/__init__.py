@@ -83,6 +83,7 @@ def lower(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, d
 
 def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
     """Operations, values and gradients of a network, whichever device will run it."""
+    check_kinds(graph, loss)
     plan = Plan(graph, input_shape, training, loss is not None, dtype)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)
