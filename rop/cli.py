@@ -62,7 +62,11 @@ def _interrupt(number: int, frame: Any) -> None:
 def _not_lost(unraisable: Any) -> None:
     """Ctrl-C in the middle of a destructor or a callback, which cannot raise it: it comes again a moment later."""
     if unraisable.exc_type is KeyboardInterrupt:
-        signal.raise_signal(signal.SIGINT)
+        import threading
+
+        again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        again.daemon = True
+        again.start()
     else:
         sys.__unraisablehook__(unraisable)
 

@@ -25,6 +25,7 @@ PACKAGE = str(ROOT / "rop")
 SCRIPT = Path(sys.executable).with_name("rop")
 COMMANDS = {"python -m rop": [sys.executable, "-m", "rop"], "rop": [str(SCRIPT)]}
 MOMENTS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2)
+QUICK = {("python -m rop", 0.05), ("rop", 0.1), ("python -m rop", 0.2), ("rop", 0.3), ("python -m rop", 0.8)}
 
 # Interrupts the command where it asks for a module, or for a file of its own: the moments that are hard to hit by time.
 HOOK = """
@@ -43,25 +44,28 @@ STARTS = {
     "rop": "from rop.cli import main; sys.exit(main())",
     "python -m rop": "runpy.run_module('rop', run_name='__main__', alter_sys=True)",
 }
-# in the order in which they come; the first ones before there is a handler
-IMPORTED = ("rop.cli", "rop.commands", "rop.commands.bench", "argparse", "numpy", "rop.graph", "rop.commands.training",
-            "rop.optim", "rop.engine", "numba", "llvmlite", "rop.kernels.compile", "rop.eigen", "scipy.sparse")  # fmt: skip
+# in the order in which they come; the first ones before there is a handler, "rop.cli" by a script that is not ours
+EARLY = ("rop.cli", "rop.commands", "rop.commands.bench", "argparse", "numpy", "rop.commands.training")
+LATE = ("rop.optim", "rop.engine", "numba", "llvmlite", "rop.kernels.compile", "rop.eigen", "scipy.sparse")
+IMPORTS = [
+    *(("python -m rop", module) for module in EARLY), *(("rop", module) for module in EARLY[1:]),
+    *(pytest.param("rop", module, marks=[] if module == "numba" else pytest.mark.thorough) for module in LATE),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("module", IMPORTED)
-def test_an_interrupt_during_an_import(module: str, start: str) -> None:
-    if (module, start) == ("rop.cli", "rop"):
-        pytest.skip("the script of the command is not ours")
+@pytest.mark.parametrize("start, module", IMPORTS)
+def test_an_interrupt_during_an_import(start: str, module: str) -> None:
     code = HOOK.format(module=module, arguments=["demo", "--epochs", "1"], start=STARTS[start])
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode == INTERRUPTED, done.stderr
-    assert done.stderr in ("rop: interrupted\n", "rop demo: interrupted\n", "") and not done.stdout, done.stderr
+    assert done.stderr in ("rop: interrupted\n", "rop demo: interrupted\n", ""), done.stderr
 
 
-@pytest.mark.parametrize("form", COMMANDS)
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_an_interrupt_at_a_moment(moment: float, form: str) -> None:
+@pytest.mark.parametrize("form, moment", [
+    pytest.param(form, moment, marks=[] if (form, moment) in QUICK else pytest.mark.thorough)
+    for form in COMMANDS for moment in MOMENTS
+])  # fmt: skip
+def test_an_interrupt_at_a_moment(form: str, moment: float) -> None:
     if form == "rop" and not SCRIPT.exists():
         pytest.skip("the command is not installed beside this interpreter")
     process = subprocess.Popen([*COMMANDS[form], "train", "digits", "--quiet"], stdout=subprocess.PIPE,
