@@ -20,7 +20,7 @@ from rop.kernels.cpu import descent as compiled
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss, Targets
 from rop.lowering import lower
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius
+from rop.optim import SGD, Adam, Optimizer, SpectralRadius, check_settings
 from rop.pace import Pace
 from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
@@ -258,6 +258,7 @@ def checked_targets(net: Graph, loss: Loss, x: np.ndarray, y: Any, batch: int) -
 
 
 def settings_of(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
+    check_settings("Descent", optimizer, regularizer)
     settings = np.zeros(compiled.SETTINGS)
     settings[compiled.DECAY] = optimizer.weight_decay
     if isinstance(optimizer, Adam):

@@ -274,3 +274,17 @@ class SpectralRadius:
     def compiled(self) -> bool:
         """Whether whole epochs can run in compiled code."""
         return self.solver in ("power", "track")
+
+
+def check_settings(owner: str, optimizer: Any, regularizer: Any) -> None:
+    """An optimizer and a penalty, or none, of this file. They are plain data: a subclass would be taken for its parent.
+
+    >>> check_settings("train", SGD(), None)
+    """
+    for value, kinds, name in ((optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
+                               (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")):
+        if type(value) not in kinds:
+            got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+            if isinstance(value, kinds):
+                got += ", a subclass, whose changes no step would see"
+            raise ArgumentTypeError(f"{owner}: expected {name}, got {got}")

@@ -36,7 +36,7 @@ except ImportError as error:
 from rop.engine import Objective, Point
 from rop.graph import Graph, Sequential
 from rop.layers import ACTIVATIONS, CrossEntropy, Identity, Layer, LeakyReLU, Linear, ReLU
-from rop.layers._arguments import check_choice, check_dtype, check_int
+from rop.layers._arguments import as_array, check_choice, check_dtype, check_int
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.trainer import Fit, Row, train
 
@@ -183,6 +183,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+        _refuse_masked(X=X, y=y)
         X, y = validate_data(self, X, y, reset=reset, dtype=check_dtype(OWNER, self.dtype))
         check_classification_targets(y)
         return X, y
@@ -286,6 +287,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
+        _refuse_masked(X=X)
         X = validate_data(self, X, reset=False, dtype=self.w_.dtype)
         return self.net_.predict(self.w_, self._shaped(X), self.state_).astype(np.float64)
 
@@ -322,6 +324,13 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
             raise ArgumentError(f"{OWNER}: y must have the classes {self.classes_.tolist()} only, got "
                                 f"{unknown[0].item()!r}")
         return np.searchsorted(self.classes_, y)
+
+
+def _refuse_masked(**arrays: Any) -> None:
+    """scikit-learn would use what is under the mask."""
+    for name, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray):
+            as_array(f"{OWNER}: {name}", array)
 
 
 def _plain(name: Any) -> Any:

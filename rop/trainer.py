@@ -38,7 +38,7 @@ from rop.layers._arguments import (
     check_path,
 )
 from rop.layers.loss import NLL, CrossEntropy, Loss
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius, completed, values
+from rop.optim import SGD, Optimizer, SpectralRadius, check_settings, completed, values
 
 SLICE = 0.2  # seconds that compiled code runs before Python looks around
 SAVE_EVERY = 2.0  # seconds between checkpoints, at least: writing one must not slow down short epochs
@@ -200,7 +200,8 @@ class _Run:
     def __init__(self, net: Graph, loss: Loss, data: Pair, validation: Pair | None, epochs: int, batch_size: int,
                  seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any,
                  earlier: Fit | None, dtype: Any, device: str, folder: Path | None, profile: bool):  # fmt: skip
-        _check_kinds(net, loss, optimizer, regularizer)
+        check_problem("train", net, loss)
+        check_settings("train", optimizer, regularizer)
         self.net, self.loss, self.optimizer, self.regularizer = net, loss, optimizer, regularizer
         self.epochs = check_int("train", "epochs", epochs)
         self.seed = check_int("train", "seed", seed, minimum=0)
@@ -530,18 +531,6 @@ def has_collapsed(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.nd
 
 
 # --------------------------------------------------------------------------------------------------- small helpers
-def _check_kinds(net: Any, loss: Any, optimizer: Any, regularizer: Any) -> None:
-    """Optimizers and penalties are plain data: a subclass would be trained as its parent."""
-    check_problem("train", net, loss)
-    for value, kinds, name in ((optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
-                               (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")
-                               ):  # fmt: skip
-        if type(value) not in kinds:
-            what = f"{type(value).__name__}, a subclass, whose changes no step would see" if isinstance(
-                value, kinds) else f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-            raise ArgumentTypeError(f"train: expected {name}, got {what}")
-
-
 def _check_callbacks(callbacks: Any) -> None:
     if not isinstance(callbacks, Sequence):
         hint = "; write callbacks=[function]" if callable(callbacks) else ""

@@ -365,11 +365,12 @@ class Gentle(rop.SpectralRadius):
 
 
 @pytest.mark.parametrize("given", [{"optimizer": AdamW()}, {"regularizer": Gentle()}, {"optimizer": rop.SGD},
-                                   {"optimizer": 0}])  # fmt: skip
+                                   {"optimizer": "adam"}])  # fmt: skip
 def test_other_optimizers_and_penalties_are_refused(given: dict[str, Any]) -> None:
     (value,) = given.values()
     name = getattr(value, "__name__", type(value).__name__)
     assert_refused(lambda: rop.train(GOOD, rop.MSE(), (X, Y), batch_size=4, **given), TypeError, "train", name)
+    assert_refused(lambda: Descent(GOOD, rop.MSE(), X, Y, batch_size=4, w=W, **given), TypeError, "Descent", name)
 
 
 # -------------------------------------------------------------------------------------------------------- the benchmark

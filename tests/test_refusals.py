@@ -267,6 +267,13 @@ def test_a_classifier_refuses(changes: dict[str, Any], word: str) -> None:
     assert_refused(lambda: RopClassifier((), epochs=1, **changes).fit(X, Y), Exception, word)
 
 
+def test_a_classifier_refuses_masked_arrays() -> None:
+    model = RopClassifier((), epochs=1)
+    assert_refused(lambda: model.fit(MASKED, Y), TypeError, "X", ".filled(")
+    assert_refused(lambda: model.fit(X, np.ma.masked_less(Y, 1)), TypeError, "y", ".filled(")
+    assert_refused(lambda: model.fit(X, Y).predict(MASKED), TypeError, "X", ".filled(")
+
+
 # ------------------------------------------------------------------------------------------------ files that end Python
 ENDING = {
     "at once": "import sys\nsys.exit(7)\n",

@@ -507,3 +507,28 @@ def test_the_benchmark_of_the_device_computes_the_same() -> None:
             found = ours.quantities(work, ours.run(way, 0))
             for name, expected in cpu.quantities(work, cpu.run(way, 0)).items():
                 same(found[name], expected)
+
+
+# ---------------------------------------------------------------------------------------------------------------
+# kinds of layers and losses
+# ---------------------------------------------------------------------------------------------------------------
+
+
+class Squares(rop.MSE):
+    """Nothing but another name."""
+
+
+class Absolute(rop.Loss):
+    """A loss that nobody has formulas for."""
+
+
+def test_losses_are_known_by_their_kind() -> None:
+    net, x, y = rop.Sequential(rop.Linear(3, 2), rop.Tanh()), normal(0, (5, 3)), normal(1, (5, 2))
+    w = net.init(dtype=np.float64)
+    mine, theirs = (rop.Objective(net, loss, x, y, dtype=np.float64, device="cuda").at(w)
+                    for loss in (Squares(), rop.MSE()))  # fmt: skip
+    assert mine.loss == theirs.loss and np.array_equal(host(mine.grad), host(theirs.grad))
+    with pytest.raises(rop.ArgumentTypeError, match="Absolute"):
+        rop.Objective(net, Absolute(), x, y, device="cuda")
+    with pytest.raises(rop.ArgumentTypeError, match="Absolute"):
+        rop.train(net, Absolute(), (x, y), batch_size=2, device="cuda")
