@@ -62,9 +62,10 @@ def _interrupt(number: int, frame: Any) -> None:
 def _not_lost(unraisable: Any) -> None:
     """Ctrl-C in the middle of a destructor or a callback, which cannot raise it: it comes again a moment later."""
     if unraisable.exc_type is KeyboardInterrupt:
+        import _thread
         import threading
 
-        again = threading.Timer(0.01, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+        again = threading.Timer(0.01, _thread.interrupt_main)
         again.daemon = True
         again.start()
     else:

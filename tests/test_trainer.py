@@ -483,7 +483,7 @@ def test_what_is_no_collapse() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"net": 3}, "expected net as a rop.Sequential"),
+        ({"net": 3}, "expected net to be a rop.Sequential"),
         ({"loss": "mse"}, "expected a loss"),
         ({"optimizer": "sgd"}, "optimizer=rop.SGD"),
         ({"regularizer": 0.1}, "regularizer=rop.SpectralRadius"),

@@ -158,8 +158,8 @@ def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np
 def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
     """A path that the file system understands, whether there is something or not; with ``folder`` not that of a file.
 
-    >>> check_path("train", "checkpoint", "runs/1")
-    PosixPath('runs/1')
+    >>> check_path("train", "checkpoint", "runs/1").name
+    '1'
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
         raise ArgumentTypeError(f"{owner}: {name} must be a path, got {shown(value)} ({type(value).__name__})")
