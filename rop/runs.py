@@ -39,7 +39,7 @@ class Run:
 
     def __init__(self, config: dict[str, Any], folder: Path | None):
         self.config = config
-        self.folder = None if folder is None else check_path("run", "folder", folder, folder=True)
+        self.folder = None if folder is None else check_path("run", "out", folder, folder=True)
         _check_config(config)
         self.experiment = experiment(config["dataset"])
         self.net = self.experiment.net(config["setting"])

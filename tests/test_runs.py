@@ -232,7 +232,7 @@ def test_wrong_paths(trained: Path, tmp_path: Path, capsys: Any) -> None:
         code, _, err = run(capsys, command, str(tmp_path / "none"))
         assert code == FAILED and "expected the folder of a run" in err
     code, _, err = run(capsys, "train", "digits", "--out", "/dev/null/x", "--quiet")
-    assert code == FAILED and "expected a folder to write to" in err
+    assert code == FAILED and "out must be a folder" in err
     code, _, err = run(capsys, "train", "forest", "--data", str(tmp_path), "--out", str(tmp_path / "r"))
     assert code == FAILED and "covtype.data.gz" in err and not (tmp_path / "r").exists()
 
