@@ -225,7 +225,7 @@ def test_progress_is_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         ({"batch_size": "all"}, "batch_size must be one of 'auto', got 'all'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"mu": -1.0}, "mu: expected finite numbers of at least 0"),
+        ({"mu": -1.0}, "mu must be at least 0"),
         ({"solver": "magic"}, "solver must be one of 'power', 'track'"),
         ({"solver_options": {"speed": 9}}, "solver_options must be some of clip, .*warm_start, got speed"),
         ({"early_stopping": True, "n_iter_no_change": 0}, "n_iter_no_change must be at least 1"),
