@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,29 @@ CPU_ONLY = re.compile(r"test_memory|test_pace|test_(the_number_of|two|a_process_
                       r"test_streaming|test_a_large_set|test_an_interrupt|test_use_after_a_fork|not_kept")  # fmt: skip
 
 
+# What takes longest starts first, so that no process is left alone with it at the end.
+SLOW = ("tests/test_bench.py", "tests/test_kinds.py", "tests/test_cuda_simulator.py", "tests/test_lowering_coverage.py",
+        "tests/test_killed.py", "tests/test_docs.py", "tests/test_cache.py")  # fmt: skip
+# Tests that share a costly fixture run in one process: those of these files, and those of one CUDA kernel.
+TOGETHER = ("tests/test_bench.py", "tests/test_check.py", "tests/test_cuda_simulator.py")
+KERNEL_TEST = re.compile(r"tests/test_cuda_(?:compile|ptx)\.py::\w+(\[.+\])$")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Which tests go to the same process; each of the others may go to any."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            kernel = KERNEL_TEST.match(nodeid)
+            return kernel[1] if kernel else file if file in TOGETHER else nodeid
+    return Scheduler(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: not item.nodeid.startswith(SLOW))
     for item in items:
         if DEVICE != "cpu" and CPU_ONLY.search(item.nodeid):
             item.add_marker(pytest.mark.skip(reason="a test of the CPU engine itself"))

@@ -65,11 +65,6 @@ def specs() -> list[Spec]:
     ]
 
 
-def grouped() -> list[Any]:
-    """The specialisations as parameters of tests, those of one specialisation in one process."""
-    return [pytest.param(spec, id=str(spec), marks=pytest.mark.xdist_group(str(spec))) for spec in specs()]
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # tools
 # ------------------------------------------------------------------------------------------------------------------
@@ -225,7 +220,7 @@ def start(wanted: Iterable[Spec]) -> None:
 
 def start_session(session: pytest.Session) -> None:
     """The kernels that the tests of this session ask for; with pytest-xdist each of its processes makes what it needs,
-    because all tests of a kernel are in the same one (see ``grouped``)."""
+    because all tests of a kernel are in the same one (see conftest.py)."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     calls = [getattr(item, "callspec", None) for item in session.items]

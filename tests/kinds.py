@@ -28,13 +28,11 @@ OTHERS = tuple(NEEDS)
 NUMERIC = tuple(f"tests/test_{name}.py" for name in (
     "layers", "losses", "networks", "thresholds", "guard", "identities", "descent", "eigen", "elementwise",
     "mathematics"))  # fmt: skip
-# A part of it that takes seconds and needs every kernel whose loops depend on the geometry.
+# A part of it that takes seconds and few kernels, those whose loops depend on the geometry.
 REPRESENTATIVE = (
     "tests/test_guard.py::test_packing_stays_inside_for_panels_of_every_size",
     "tests/test_networks.py::test_wide_network",
     "tests/test_networks.py::test_usps_network",
-    "tests/test_networks.py::test_residual_network",
-    "tests/test_thresholds.py::test_convolutions_with_many_weights_channels_or_pixels",
 )
 
 

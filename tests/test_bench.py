@@ -18,8 +18,6 @@ from rop.bench.engines import Step
 from rop.bench.problems import Linear, Problem
 from rop.commands.bench import bench_settings
 
-pytestmark = pytest.mark.xdist_group("bench")  # one run of the benchmark serves many tests
-
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
 TINY = problems.find("mlp:6-5-3:tanh")
@@ -343,6 +341,7 @@ class Planted(runner.Run):
         return references
 
 
+@pytest.mark.thorough
 def test_row_with_a_wrong_answer_is_not_timed():
     lines = []
     settings = replace(SETTINGS, engines=("torch",), works=("grad", "jet"))
@@ -356,6 +355,7 @@ def test_row_with_a_wrong_answer_is_not_timed():
     assert "FAILED: mlp:6-5-3:tanh, batch 8, float64, loss+grad+Hv+R²: torch: r2 is off by" in out.getvalue()
 
 
+@pytest.mark.thorough
 def test_engine_that_cannot_start_fails_the_run(monkeypatch):
     monkeypatch.setitem(engines.ENGINES, "absent", ("absent_engine.Absent", "rop"))
     result = runner.Run(replace(SETTINGS, engines=("torch", "absent"), works=("grad",))).run()
@@ -439,6 +439,7 @@ def test_name_needs_a_folder_and_is_none(options: str):
 
 
 # ------------------------------------------------------------------------------------------------------------- growth
+@pytest.mark.thorough
 def test_growth(monkeypatch, tmp_path):
     points = tuple((width, f"mlp:4-{width}-3", 4) for width in (2, 4, 8))
     axis = growth.Axis("width", "MLP 4-w-3", "parameters", points, (2, 8))

@@ -173,6 +173,7 @@ def test_what_cannot_be_measured(folder: Path, name: str, message: str, capsys: 
     assert said.startswith("rop bench: ") and len(said.splitlines()) <= 2
 
 
+@pytest.mark.thorough
 def test_from_the_shell(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "result.json"
     command = f"bench --torch-module {folder}/nets.py:trains --works jet --dtype float64 --rounds 1 --json {file}"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests import cuda_table
-from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, grouped, instructions, missing, start_session
+from tests.cuda_build import CAPABILITIES, PRECISIONS, Spec, examined, instructions, missing, specs, start_session
 
 if missing() is not None:
     pytest.skip(str(missing()), allow_module_level=True)
@@ -28,7 +28,7 @@ def workers(request: pytest.FixtureRequest) -> None:
     start_session(request.session)
 
 
-@pytest.mark.parametrize("spec", grouped())
+@pytest.mark.parametrize("spec", specs(), ids=str)
 def test_resources(spec: Spec) -> None:
     found = examined(spec)
     assert set(found.resources) == set(CAPABILITIES)

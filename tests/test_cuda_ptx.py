@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from tests.cuda_build import Spec, examined, executed, grouped, missing, ptx_of, start_session
+from tests.cuda_build import Spec, examined, executed, missing, ptx_of, specs, start_session
 from tests.cuda_cases import case_of
 from tests.cuda_requests import EVERY, factories
 from tests.ptx import Kind
@@ -29,7 +29,7 @@ def workers(request: pytest.FixtureRequest) -> None:
     start_session(request.session)
 
 
-@pytest.mark.parametrize("spec", grouped())
+@pytest.mark.parametrize("spec", specs(), ids=str)
 def test_execution(spec: Spec) -> None:
     found = examined(spec)
     assert not found.violations, "\n".join(found.violations)

@@ -14,13 +14,10 @@ import pytest
 from rop.devices import obstacle
 from tests.processes import ROOT, environment
 
-pytestmark = [
-    pytest.mark.skipif(
-        find_spec("numba_cuda") is None or find_spec("greenlet") is None,
-        reason="numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
-    ),
-    pytest.mark.xdist_group("simulator"),
-]
+pytestmark = pytest.mark.skipif(
+    find_spec("numba_cuda") is None or find_spec("greenlet") is None,
+    reason="numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
+)
 
 Done = subprocess.CompletedProcess[str]
 PARTS = ("test_device_layers.py", "test_device_engine.py")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,13 @@ APART = (DOCS / "tutorial-check.md", DOCS / "cuda.md")  # the first has a test o
 RUNNABLE = [page for page in PAGES if "```python" in page.read_text("utf-8") and page not in APART]
 
 
-@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.stem)
+def marked(page: Path) -> Any:
+    """The page with a benchmark in it takes long."""
+    slow = page.stem == "benchmark-your-net"
+    return pytest.param(page, id=page.stem, marks=pytest.mark.thorough if slow else ())
+
+
+@pytest.mark.parametrize("page", map(marked, RUNNABLE))
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # pages write files
     scope: dict[str, object] = {"__name__": page.stem}

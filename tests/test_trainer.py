@@ -296,7 +296,8 @@ def start(folder: Path, options: str, epochs: int) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "batchnorm" else pytest.mark.thorough)
+                                  for name in RUNS])  # fmt: skip
 def test_a_run_that_is_killed_resumes_and_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     epochs = 12 if name == "paper_lobpcg" else 60
     seconds = iter((0.3, 0.05, 0.15, 0.4))
