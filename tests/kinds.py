@@ -29,11 +29,7 @@ NUMERIC = tuple(f"tests/test_{name}.py" for name in (
     "layers", "losses", "networks", "thresholds", "guard", "identities", "descent", "eigen", "elementwise",
     "mathematics"))  # fmt: skip
 # A part of it that takes seconds and few kernels, those whose loops depend on the geometry.
-REPRESENTATIVE = (
-    "tests/test_guard.py::test_packing_stays_inside_for_panels_of_every_size",
-    "tests/test_networks.py::test_wide_network",
-    "tests/test_networks.py::test_usps_network",
-)
+REPRESENTATIVE = ("tests/test_thresholds.py::test_layers_whose_loops_depend_on_the_geometry",)
 
 
 def obstacle(kind: str) -> str | None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rop
+from rop.kernels.cpu.gemm import PANEL
+from rop.lowering.bilinear import WIDE
 from rop.workspace import CHUNK_TILES, LANES, Workspace
 from tests.checker import check
 from tests.strategies import (
@@ -87,6 +89,29 @@ def test_blocks_of_directions(problem: Problem, batch: int, count: int, seed: in
     columns = np.stack([p.hvp(np.ascontiguousarray(column)) for column in block.T], axis=1)
     assert np.array_equal(p.hvp(block), columns)
     assert np.array_equal(p.hvp(np.asfortranarray(block)), columns)
+
+
+def wide_layers(inputs: int) -> tuple[Any, tuple[int, ...]]:
+    """Small and wide linear layers, one with so many inputs that its panels are of unequal size."""
+    rows = -(-WIDE // inputs)
+    return rop.Sequential(rop.Linear(5, inputs), rop.ReLU(), rop.Linear(inputs, rows), rop.ReLU(),
+                          rop.Linear(rows, 7)), (5,)  # fmt: skip
+
+
+def images() -> tuple[Any, tuple[int, ...]]:
+    """Convolutions with few and many channels, both poolings, and a wide layer whose rows lie in another order."""
+    return rop.Sequential(rop.Conv2d(1, 7, 3, padding=1), rop.ReLU(), rop.MaxPool2d(2), rop.Conv2d(7, 19, 3, padding=1),
+                          rop.ReLU(), rop.AvgPool2d(2), rop.Flatten(), rop.Linear(19 * 9, 100), rop.ReLU(),
+                          rop.Linear(100, 7)), (1, 12, 13)  # fmt: skip
+
+
+@both_precisions
+@pytest.mark.parametrize("made", [wide_layers(PANEL + 1), wide_layers(3 * PANEL - 1), wide_layers(131), images()])
+def test_layers_whose_loops_depend_on_the_geometry(made: tuple[Any, tuple[int, ...]], dtype: Any) -> None:
+    """Products, weight gradients, packing, transposition and pooling, in batches of one tile and of several."""
+    net, shape = made
+    for batch in (3, 37):
+        check(net, rop.MSE(), normal(0, (batch, *shape)), normal(1, (batch, 7)), dtype)
 
 
 def test_the_drawn_batches_lie_on_both_sides_of_a_chunk() -> None:
