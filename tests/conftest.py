@@ -24,8 +24,9 @@ settings.register_profile(
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+settings.register_profile("quick", settings.get_profile("ci"), max_examples=12)
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=400, derandomize=False)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
     from tests import simulator

@@ -72,6 +72,7 @@ def test_bench_list(capsys):
     assert "forest" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_bench_saves_what_it_measured(tmp_path, capsys):
     options = "--problems mlp:5-4-3 --engines rop torch --batch 4 --dtype float32 --works grad --threads 1 --rounds 1"
     assert cli.main(["bench", *options.split(), "--out", str(tmp_path), "--json", str(tmp_path / "b.json")]) == OK
