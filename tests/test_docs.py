@@ -24,7 +24,7 @@ def marked(page: Path) -> Any:
     return pytest.param(page, id=page.stem, marks=pytest.mark.thorough if slow else ())
 
 
-@pytest.mark.parametrize("page", map(marked, RUNNABLE))
+@pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE])
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # pages write files
     scope: dict[str, object] = {"__name__": page.stem}
