@@ -179,6 +179,7 @@ def expected_of(reference: dict[str, dict[str, dict[str, np.ndarray]]], work: st
     return next(iter(reference[engines.SAME.get(work, work)].values()))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "name", ["resnet", "usps-bn", "layer-concat", "layer-softmax", "layer-gelu-tanh", "layer-conv-groups"]
 )

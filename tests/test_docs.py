@@ -19,8 +19,8 @@ RUNNABLE = [page for page in PAGES if "```python" in page.read_text("utf-8") and
 
 
 def marked(page: Path) -> Any:
-    """The page with a benchmark in it takes long."""
-    slow = page.stem == "benchmark-your-net"
+    """The pages with a benchmark and with the spectrum of a larger net take long."""
+    slow = page.stem in ("benchmark-your-net", "torch-spectrum")
     return pytest.param(page, id=page.stem, marks=pytest.mark.thorough if slow else ())
 
 

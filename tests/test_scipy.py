@@ -134,7 +134,9 @@ def test_expm_multiply_at_several_times_without_a_trace(dtype: Any, tol: float) 
 
 @PRECISIONS
 def test_one_norm(dtype: Any, tol: float) -> None:
-    close(sparse.onenormest(point(dtype).hessian()), dense.norm(reference(), 1), tol)
+    """SciPy's estimate is a random lower bound, with two columns too low for 4 of 1500 seeds, with six for none."""
+    np.random.seed(0)
+    close(sparse.onenormest(point(dtype).hessian(), t=6), dense.norm(reference(), 1), tol)
 
 
 # --------------------------------------------------------------------------------------------------------- the operator

@@ -389,6 +389,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step() -> None:
     np.testing.assert_array_equal(flat(module), before)
 
 
+@pytest.mark.thorough
 def test_the_example_runs() -> None:
     example = Path(__file__).parents[1] / "examples" / "torch_training.py"
     command = [sys.executable, str(example), "--epochs", "4", "--every", "4"]
