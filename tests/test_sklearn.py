@@ -164,6 +164,7 @@ def test_precision() -> None:
 
 
 # -------------------------------------------------------------------------------------------- pipelines, grids, pickles
+@pytest.mark.thorough
 def test_grid_over_mu_and_k_in_two_processes() -> None:
     """The paper's informal grid search; a μ of 0 is a run without the penalty."""
     pipe = make_pipeline(StandardScaler(), RopClassifier((16,), lr=0.02, epochs=40, solver="track", random_state=0))
