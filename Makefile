@@ -1,4 +1,4 @@
-.PHONY: test test-thorough test-kinds test-gpu lint types bench
+.PHONY: test test-thorough test-kinds test-gpu format lint types bench
 PYTHON ?= python
 
 test:            ## the test suite but for its thorough part, with the doctests of rop/
@@ -13,7 +13,12 @@ test-kinds:      ## the numeric tests with kernels for AVX2, for a CPU without A
 test-gpu:        ## the whole suite with device="cuda" wherever a test does not say otherwise; needs an NVIDIA GPU
 	ROP_TEST_DEVICE=cuda $(PYTHON) -m pytest -q -n 0 -m "thorough or not thorough"
 
+format:
+	$(PYTHON) -m ruff format .
+	$(PYTHON) -m ruff check --fix .
+
 lint:
+	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 
 types:

@@ -126,8 +126,10 @@ class _Walk:
             elif isinstance(node.layer, CURVED):
                 y = _through_curve(x, x)
             elif not isinstance(node.layer, STRAIGHT):
-                raise ArgumentTypeError(f"bench: it is not known which orders {node.layer!r} makes of those of its "
-                                        "input; bench/flops.py must say so")  # fmt: skip
+                raise ArgumentTypeError(
+                    f"bench: it is not known which orders {node.layer!r} makes of those of its "
+                    "input; bench/flops.py must say so"
+                )
             self.orders[node], self.needed[node] = y, needed
 
     def inputs(self, node: Node) -> Orders:

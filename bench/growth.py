@@ -37,13 +37,28 @@ def mlp(*widths: int) -> str:
 
 
 AXES = (
-    Axis("width", "MLP 54-w-w-w-7, batch 128", "parameters",
-         tuple((w, mlp(54, w, w, w, 7), 128) for w in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)), (8, 32, 128, 512)),
-    Axis("depth", "MLP 64-64-…-64-10, batch 128", "layers 64→64",  # besides the first, which is cheaper
-         tuple((n, mlp(64, *[64] * (n + 1), 10), 128) for n in (2, 3, 4, 6, 8, 12, 16)), (2, 4, 8, 16)),
-    Axis("batch", "MLP 54-20-20-20-7", "samples",
-         tuple((b, "forest", b) for b in (32, 64, 128, 256, 512, 1024, 2048, 4096)), (32, 128, 1024, 4096)),
-)  # fmt: skip
+    Axis(
+        "width",
+        "MLP 54-w-w-w-7, batch 128",
+        "parameters",
+        tuple((w, mlp(54, w, w, w, 7), 128) for w in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)),
+        (8, 32, 128, 512),
+    ),
+    Axis(
+        "depth",
+        "MLP 64-64-…-64-10, batch 128",
+        "layers 64→64",  # besides the first, which is cheaper
+        tuple((n, mlp(64, *[64] * (n + 1), 10), 128) for n in (2, 3, 4, 6, 8, 12, 16)),
+        (2, 4, 8, 16),
+    ),
+    Axis(
+        "batch",
+        "MLP 54-20-20-20-7",
+        "samples",
+        tuple((b, "forest", b) for b in (32, 64, 128, 256, 512, 1024, 2048, 4096)),
+        (32, 128, 1024, 4096),
+    ),
+)
 
 
 def abscissa(row: dict[str, Any]) -> float:
@@ -75,6 +90,14 @@ def slopes(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             fitted = slope(x, [row["engines"][engine]["median_s"] for row in at])
             if fitted is not None:
                 needed = slope(x, [row["flops"] for row in at])
-                result.append({"axis": axis.name, "against": axis.against, "engine": engine, "points": len(at),
-                               "slope": fitted, "flops_slope": needed})  # fmt: skip
+                result.append(
+                    {
+                        "axis": axis.name,
+                        "against": axis.against,
+                        "engine": engine,
+                        "points": len(at),
+                        "slope": fitted,
+                        "flops_slope": needed,
+                    }
+                )
     return result

@@ -101,8 +101,10 @@ def load(name: str) -> ModuleProblem:
     function = _function(name)
     problem = _problem(name, _called(name, function))
     if _problem(name, _called(name, function)).fingerprint() != problem.fingerprint():
-        raise ValueError(f"{name}: expected the same numbers whenever it is called, because every engine calls it in "
-                         "a process of its own, got others the second time; seed its random numbers")  # fmt: skip
+        raise ValueError(
+            f"{name}: expected the same numbers whenever it is called, because every engine calls it in "
+            "a process of its own, got others the second time; seed its random numbers"
+        )
     return problem
 
 
@@ -151,8 +153,17 @@ def _problem(name: str, parts: tuple[Any, ...]) -> ModuleProblem:
         x = _example(traced) if x is None else _floats("x", x)
         shapes = traced.net.shapes(x.shape[1:])
         y, loss = _targets(y, loss, len(x), shapes[traced.net.output])
-        problem = ModuleProblem(name, f"{type(module).__name__}, {traced.net.size} parameters", x.shape[1:], (),
-                                module=module, traced=traced, x=x, y=y, torch_loss=loss)  # fmt: skip
+        problem = ModuleProblem(
+            name,
+            f"{type(module).__name__}, {traced.net.size} parameters",
+            x.shape[1:],
+            (),
+            module=module,
+            traced=traced,
+            x=x,
+            y=y,
+            torch_loss=loss,
+        )
         problem.rop_loss().targets(y, len(x), problem.output_shape, np.float64)
     except rop.RopError as error:
         raise ValueError(f"{name}: {error}") from error
@@ -163,16 +174,19 @@ def _example(traced: Traced) -> np.ndarray:
     """Random inputs, where the first layer says how many numbers a sample has."""
     first = traced.net.nodes[1].layer
     if not isinstance(first, rop.Linear):
-        raise rop.ArgumentError("expected it to return (module, x), because only a first layer that is linear says "
-                                f"what shape a sample has, got a module that begins with {first!r}")  # fmt: skip
+        raise rop.ArgumentError(
+            "expected it to return (module, x), because only a first layer that is linear says "
+            f"what shape a sample has, got a module that begins with {first!r}"
+        )
     return np.random.default_rng(0).standard_normal((USUAL_BATCH, first.in_features))
 
 
 def _floats(what: str, value: Any) -> np.ndarray:
     array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
     if array.dtype.kind not in "fiub" or array.ndim < 2 or len(array) == 0:
-        raise rop.ArgumentError(f"expected {what} as a tensor (batch, ...) of numbers, got shape {array.shape} of "
-                                f"{array.dtype}")  # fmt: skip
+        raise rop.ArgumentError(
+            f"expected {what} as a tensor (batch, ...) of numbers, got shape {array.shape} of {array.dtype}"
+        )
     return array.astype(np.float64)
 
 
@@ -181,8 +195,10 @@ def _targets(y: Any, loss: Any, batch: int, output: Shape) -> tuple[np.ndarray, 
         raise rop.ArgumentError(f"expected a loss of torch, which torch can run as well, got {loss!r}")
     if y is None:
         if len(output) != 1 or output[0] < 2:
-            raise rop.ArgumentError(f"expected it to return y and a loss, because outputs of shape {output} are no "
-                                    "logits of classes to draw labels from")  # fmt: skip
+            raise rop.ArgumentError(
+                f"expected it to return y and a loss, because outputs of shape {output} are no "
+                "logits of classes to draw labels from"
+            )
         return np.random.default_rng(1).integers(output[0], size=batch), nn.CrossEntropyLoss()
     array = np.asarray(y.detach().cpu().numpy() if isinstance(y, Tensor) else y)
     if len(array) != batch:
@@ -212,8 +228,9 @@ class Modules:
         for module, point in zip(self.fused, points, strict=True):
             named = dict(module.named_parameters())
             with torch.no_grad():
-                self.leaves.append([named[name].requires_grad_().copy_(part)
-                                    for name, part in zip(self.names, point, strict=True)])  # fmt: skip
+                self.leaves.append(
+                    [named[name].requires_grad_().copy_(part) for name, part in zip(self.names, point, strict=True)]
+                )
         self.exact = [_written_out(module, norm) for module in self.fused]
 
     def outputs(self, parameters: Any, x: Tensor, exact: bool) -> Tensor:

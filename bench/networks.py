@@ -47,8 +47,9 @@ def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
             case Linear(inputs, outputs, bias):
                 x = rop.Linear(inputs, outputs, bias=bias)(x)
             case Conv(inputs, outputs, kernel, stride, padding, dilation, groups, bias):
-                x = rop.Conv2d(inputs, outputs, kernel, stride=stride, padding=padding, dilation=dilation,
-                               groups=groups, bias=bias)(x)
+                x = rop.Conv2d(
+                    inputs, outputs, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, bias=bias
+                )(x)
             case Activation(kind):
                 x = ACTIVATIONS[kind]()(x)
             case Pool("max", kernel, stride):

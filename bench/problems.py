@@ -208,8 +208,10 @@ def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
 
 def refuse_layer(layer: Any) -> NoReturn:
     """For whatever turns a problem's layers into something else and meets one that it does not know."""
-    raise ArgumentTypeError(f"bench: expected a layer of bench/problems.py, got {layer!r}; every engine, parameters_of "
-                            "and shape_after need a case for a new one")
+    raise ArgumentTypeError(
+        f"bench: expected a layer of bench/problems.py, got {layer!r}; every engine, parameters_of "
+        "and shape_after need a case for a new one"
+    )
 
 
 def _draw(rng: np.random.Generator, parameter: Parameter) -> np.ndarray:

@@ -143,8 +143,17 @@ def below(row: Row) -> bool | None:
 def growth_table(result: dict[str, Any]) -> Table:
     """The slopes."""
     head = ["growth with", "engine", "points", "slope of its time", "of the operations", "against"]
-    body = [[entry["axis"], entry["engine"], str(entry["points"]), f"{entry['slope']:.2f}",
-             f"{entry['flops_slope']:.2f}", entry["against"]] for entry in result["slopes"]]  # fmt: skip
+    body = [
+        [
+            entry["axis"],
+            entry["engine"],
+            str(entry["points"]),
+            f"{entry['slope']:.2f}",
+            f"{entry['flops_slope']:.2f}",
+            entry["against"],
+        ]
+        for entry in result["slopes"]
+    ]
     return head, body
 
 
@@ -163,8 +172,16 @@ def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
         }
         wanted = {"torch": goal.torch, "jax": goal.jax, "of_limit": goal.of_limit}
         met = {name: value >= (wanted[name] or 0) for name, value in reached.items() if value is not None}
-        entries.append({"problem": goal.problem, "work": goal.work, "about": about(row), "measured": reached,
-                        "wanted": wanted, "met": met})  # fmt: skip
+        entries.append(
+            {
+                "problem": goal.problem,
+                "work": goal.work,
+                "about": about(row),
+                "measured": reached,
+                "wanted": wanted,
+                "met": met,
+            }
+        )
     return entries
 
 
@@ -319,8 +336,10 @@ def _time(rows: list[Row]) -> Any:
     if not rows:
         return None
     batch = middle(row["batch"] for row in rows)
-    by_work = {work: [row for row in rows if row["work"] == work and row["batch"] == batch]
-               for work in ("jet", "step", "epoch")}  # fmt: skip
+    by_work = {
+        work: [row for row in rows if row["work"] == work and row["batch"] == batch]
+        for work in ("jet", "step", "epoch")
+    }
     by_work = {work: chosen for work, chosen in by_work.items() if chosen}
     if "jet" not in by_work:
         return None
@@ -346,12 +365,21 @@ def _time(rows: list[Row]) -> Any:
             ratios = [slower(row, name, []) if name != "rop" else None for _, row in there]
             axes.bar_label(bars, [_times(ratio) for ratio in ratios], fontsize=6.5, padding=1)
         for k, row in enumerate(chosen):
-            axes.hlines(1e3 * row["limit_s"], k - 0.45, k + 0.45, colors="black", linestyles=(0, (1, 1)),
-                        label=None if k else "limit of the machine")  # fmt: skip
+            axes.hlines(
+                1e3 * row["limit_s"],
+                k - 0.45,
+                k + 0.45,
+                colors="black",
+                linestyles=(0, (1, 1)),
+                label=None if k else "limit of the machine",
+            )
         axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen])
         whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
-        title = {"jet": "loss + ∇f + Hv + R²", "step": "step, 10 power iterations",
-                 "epoch": "SGD epoch" if whole else f"{chosen[0]['steps']} SGD steps"}[work]  # fmt: skip
+        title = {
+            "jet": "loss + ∇f + Hv + R²",
+            "step": "step, 10 power iterations",
+            "epoch": "SGD epoch" if whole else f"{chosen[0]['steps']} SGD steps",
+        }[work]
         axes.margins(y=0.08)
         axes.set(yscale="log", title=title, xlim=(-0.6, len(chosen) - 0.4))
         axes.title.set_fontsize(10)
@@ -359,8 +387,15 @@ def _time(rows: list[Row]) -> Any:
         axes.set_axisbelow(True)
         axes.set_ylabel("ms")
     handles, labels = panels["jet"].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
-                  title=f"Time at batch {batch}, and how many times that of rop")  # fmt: skip
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=len(labels),
+        fontsize=9,
+        frameon=False,
+        title=f"Time at batch {batch}, and how many times that of rop",
+    )
     return figure
 
 
@@ -384,8 +419,9 @@ def _relative(rows: list[Row]) -> Any:
         axes.margins(y=0.14)
         axes.set(title=problem, ylabel="gradients")
         axes.title.set_fontsize(10)
-    figure.suptitle(f"Cost in gradients of the same engine, batch {batch}: Hv (pale), loss + ∇f + Hv + R² (full)",
-                    fontsize=10)  # fmt: skip
+    figure.suptitle(
+        f"Cost in gradients of the same engine, batch {batch}: Hv (pale), loss + ∇f + Hv + R² (full)", fontsize=10
+    )
     return figure
 
 
@@ -414,8 +450,15 @@ def _batch(rows: list[Row]) -> Any:
         axes.title.set_fontsize(10)
         _plain_ticks(axes.xaxis, [row["batch"] for row in mine])
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
-                  title="loss + ∇f + Hv + R²")  # fmt: skip
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=len(labels),
+        fontsize=9,
+        frameon=False,
+        title="loss + ∇f + Hv + R²",
+    )
     return figure
 
 
@@ -434,6 +477,13 @@ def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Any:
         axes.xaxis.label.set_fontsize(9)
         _plain_ticks(axes.xaxis, [row["value"] for row in mine])
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9, frameon=False,
-                  title="loss + ∇f + Hv + R²")  # fmt: skip
+    figure.legend(
+        handles,
+        labels,
+        loc="outside upper center",
+        ncols=len(labels),
+        fontsize=9,
+        frameon=False,
+        title="loss + ∇f + Hv + R²",
+    )
     return figure

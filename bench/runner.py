@@ -111,8 +111,12 @@ def on_cuda(settings: Settings) -> Settings:
     """The same on a GPU, as far as engines and works can use one."""
     from .engines.cuda_engines import WORKS as ABLE
 
-    return replace(settings, device="cuda", engines=tuple(name for name in settings.engines if name in ON_CUDA),
-                   works=tuple(work for work in settings.works if work in ABLE))  # fmt: skip
+    return replace(
+        settings,
+        device="cuda",
+        engines=tuple(name for name in settings.engines if name in ON_CUDA),
+        works=tuple(work for work in settings.works if work in ABLE),
+    )
 
 
 class WorkerError(RuntimeError):
@@ -328,9 +332,15 @@ class Run:
         return result
 
     def group(
-        self, label: str, problem: Problem, batch: int, dtype: str, chosen: tuple[str, ...],
-        references: dict[str, Answer], scratch: Path,
-    ) -> None:  # fmt: skip
+        self,
+        label: str,
+        problem: Problem,
+        batch: int,
+        dtype: str,
+        chosen: tuple[str, ...],
+        references: dict[str, Answer],
+        scratch: Path,
+    ) -> None:
         """The chosen works of one problem, batch size and precision, in new processes."""
         able_engines = [name for name in self.engines if problem.runs_on(name)]
         self.tell(f"{label}: starting {', '.join(able_engines)}")
@@ -347,10 +357,17 @@ class Run:
                     baseline = client.ask("memory")["peak_bytes"]
                     prepared = client.ask("prepare", problem=problem.name, batch=batch, dtype=dtype, steps=steps)
                     works[name] = prepared["works"]
-                    self.processes.append({
-                        "problem": problem.name, "batch": batch, "dtype": dtype, "engine": name,
-                        "import_s": hello["import_s"], "prepare_s": prepared["seconds"], "import_bytes": baseline,
-                    })  # fmt: skip
+                    self.processes.append(
+                        {
+                            "problem": problem.name,
+                            "batch": batch,
+                            "dtype": dtype,
+                            "engine": name,
+                            "import_s": hello["import_s"],
+                            "prepare_s": prepared["seconds"],
+                            "import_bytes": baseline,
+                        }
+                    )
                 except WorkerError as error:
                     self.failures.append(f"{label}: {error}")
             for work in chosen:
@@ -369,10 +386,17 @@ class Run:
         checked = min(steps, CHECKED_STEPS.get(work, 1))
         epoch = {"steps": steps, "all_steps": problem.rows // batch, "checked_steps": checked}
         return {
-            "problem": problem.name, "batch": batch, "dtype": dtype, "work": work, "parameters": problem.size,
+            "problem": problem.name,
+            "batch": batch,
+            "dtype": dtype,
+            "work": work,
+            "parameters": problem.size,
             **(epoch if work in EPOCHS else {}),
-            "flops": flops(problem, batch, work, steps), "alone": problem.alone, "status": "ok", "engines": {},
-        }  # fmt: skip
+            "flops": flops(problem, batch, work, steps),
+            "alone": problem.alone,
+            "status": "ok",
+            "engines": {},
+        }
 
     def measure(
         self, label: str, row: dict[str, Any], able: dict[str, Client], reference: Answer, scratch: Path
@@ -479,8 +503,11 @@ class Run:
         return {
             "schema": SCHEMA,
             "when": self.when.isoformat(timespec="seconds"),
-            "environment": {**machine(self.settings.device), "threads": self.settings.threads,
-                            "load_at_start": self.load},
+            "environment": {
+                **machine(self.settings.device),
+                "threads": self.settings.threads,
+                "load_at_start": self.load,
+            },
             "versions": self.versions,
             "settings": settings,
             "reference": f"{self.reference}, float64",
@@ -516,9 +543,13 @@ def machine(device: str = "cpu") -> dict[str, Any]:
     except (OSError, ValueError, AttributeError):
         pass
     return {
-        "cpu": cpu, "architecture": platform.machine(), "cores": cores(), "memory_bytes": memory,
-        "system": platform.system(), **({"gpu": gpu()} if device == "cuda" else {}),
-    }  # fmt: skip
+        "cpu": cpu,
+        "architecture": platform.machine(),
+        "cores": cores(),
+        "memory_bytes": memory,
+        "system": platform.system(),
+        **({"gpu": gpu()} if device == "cuda" else {}),
+    }
 
 
 def gpu() -> str:

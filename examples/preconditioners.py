@@ -102,9 +102,11 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
     w = train(f, net.init(seed=0), descent, rate)
     points = [f.with_data(*one).at(w) for one in batches(data, arguments.batch, arguments.points, seed=2)]
     exact = [eigen.lanczos(p, tol=1e-4).rho for p in points]
-    print(f"\n{name} ({kind}): {net.size} parameters, {arguments.steps} steps, batch {arguments.batch}, loss "
-          f"{np.mean([p.loss for p in points]):.3f}, ρ from {min(exact):.3g} to {max(exact):.3g}; means over "
-          f"{len(points)} batches")  # fmt: skip
+    print(
+        f"\n{name} ({kind}): {net.size} parameters, {arguments.steps} steps, batch {arguments.batch}, loss "
+        f"{np.mean([p.loss for p in points]):.3f}, ρ from {min(exact):.3g} to {max(exact):.3g}; means over "
+        f"{len(points)} batches"
+    )
     print(f"{'solver':28}{'iterations':>11}{'products':>10}{'converged':>11}{'‖Hv−λv‖/|λ|':>13}{'ρ is off by':>13}")
     for title, solve in solvers(arguments.tol, step, known=exact[-1]).items():
         found = [solve(p, seed) for seed, p in enumerate(points)]
@@ -115,8 +117,11 @@ def compare(name: str, arguments: argparse.Namespace) -> None:
             "error": np.mean([abs(one.rho / rho - 1) for one, rho in zip(found, exact, strict=True)]),
             "converged": f"{sum(one.converged for one in found)} / {len(found)}",
         }
-        print("{title:28}{iterations:11.1f}{products:10.1f}{converged:>11}{residual:13.1e}{error:13.1e}".format(
-            title=title, **columns))  # fmt: skip
+        print(
+            "{title:28}{iterations:11.1f}{products:10.1f}{converged:>11}{residual:13.1e}{error:13.1e}".format(
+                title=title, **columns
+            )
+        )
 
 
 def main() -> None:

@@ -13,9 +13,14 @@ import statistics
 import subprocess
 import sys
 
-SHOWN = {"test_accuracy": (100, "test accuracy, %"), "rho": (1, "ρ, whole training set"),
-         "batch_rho": (1, "ρ, last epoch's batches"), "collapsed": (1, "collapsed"), "hvps": (1, "H·v products"),
-         "seconds": (1, "training time, s")}  # fmt: skip
+SHOWN = {
+    "test_accuracy": (100, "test accuracy, %"),
+    "rho": (1, "ρ, whole training set"),
+    "batch_rho": (1, "ρ, last epoch's batches"),
+    "collapsed": (1, "collapsed"),
+    "hvps": (1, "H·v products"),
+    "seconds": (1, "training time, s"),
+}
 
 
 def main() -> None:
@@ -32,8 +37,10 @@ def main() -> None:
         values = [factor * result[name] for result in results if result[name] is not None]
         if not values:  # there is no ρ of batches without the penalty
             continue
-        print(f"  {label:24}median {statistics.median(values):10.4g}   {min(values):10.4g} to {max(values):.4g}   "
-              + " ".join(f"{value:.4g}" for value in values))  # fmt: skip
+        print(
+            f"  {label:24}median {statistics.median(values):10.4g}   {min(values):10.4g} to {max(values):.4g}   "
+            + " ".join(f"{value:.4g}" for value in values)
+        )
 
 
 if __name__ == "__main__":

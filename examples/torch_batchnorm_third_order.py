@@ -199,15 +199,21 @@ def show_normalisations(problem: Problem) -> None:
         if name == "batch norm":
             rows["rop"] = rop_outcome(problem)
         for row, (engine, found) in enumerate(rows.items()):
-            print(f"{'' if row else name:28}{engine:18}{number(found.hvp):>8}{number(found.r2):>11}"
-                  f"{number(found.beside_rop):>13}   {found.verdict}")  # fmt: skip
+            print(
+                f"{'' if row else name:28}{engine:18}{number(found.hvp):>8}{number(found.r2):>11}"
+                f"{number(found.beside_rop):>13}   {found.verdict}"
+            )
 
 
 def show_gelu() -> None:
     print(f"{'GELU (tanh), d³y/dx³ at x':28}{'torch float32':>15}{'torch float64':>15}{'primitives':>15}{'rop':>15}")
     for x in (1.0, 5.0, 13.0, 13.1, 26.8, 26.9, 100.0):
-        values = (third_of_gelu(x, torch.float32, True), third_of_gelu(x, torch.float64, True),
-                  third_of_gelu(x, torch.float64, False), gelu_tanh(x)[3])  # fmt: skip
+        values = (
+            third_of_gelu(x, torch.float32, True),
+            third_of_gelu(x, torch.float64, True),
+            third_of_gelu(x, torch.float64, False),
+            gelu_tanh(x)[3],
+        )
         print(f"{x:<28g}" + "".join(f"{value:15.3e}" for value in values))
 
 

@@ -39,12 +39,14 @@ class Net(nn.Module):
 
 def plain(module: nn.Module, base: torch.optim.Optimizer) -> Step:
     """The usual training step."""
+
     def step(x: Tensor, y: Tensor) -> float:
         base.zero_grad()
         loss = F.cross_entropy(module(x), y)
         loss.backward()
         base.step()
         return loss.item()
+
     return step
 
 
@@ -94,8 +96,15 @@ def main() -> None:
         base = torch.optim.SGD(module.parameters(), lr=options.lr, momentum=0.9)
         step = plain(module, base)
         if name == "SpectralRadius":
-            step = rop.torch.SpectralRadius(module, nn.CrossEntropyLoss(), base, mu=options.mu, K=options.K,
-                                            solver=options.solver, seed=options.seed).step  # fmt: skip
+            step = rop.torch.SpectralRadius(
+                module,
+                nn.CrossEntropyLoss(),
+                base,
+                mu=options.mu,
+                K=options.K,
+                solver=options.solver,
+                seed=options.seed,
+            ).step
         train(name, module, step, options)
 
 

@@ -52,8 +52,9 @@ def write_atomically(path: Path, write: Callable[[Any], Any]) -> None:
             new.unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise FileError(f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
-                        ) from error  # fmt: skip
+        raise FileError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
+        ) from error
     _sync_folder(path.parent)
 
 
@@ -96,8 +97,9 @@ def save(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
-def load(path: Path, expected: Callable[[dict[str, Any]], Forms] | None = None, part: str = ""
-         ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:  # fmt: skip
+def load(
+    path: Path, expected: Callable[[dict[str, Any]], Forms] | None = None, part: str = ""
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """What ``save`` wrote; a file that is damaged or something else is refused and left as it is.
 
     ``expected(meta)`` looks at the JSON object and says which arrays there must be among those whose names begin with
@@ -160,8 +162,10 @@ class _opened:
         for name in [*forms, *self.forms]:
             wanted, found = (_shown(of.get(name)) for of in (forms, self.forms))
             if wanted != found:
-                raise ArgumentError(f"{self._path}: expected {self._what} with {wanted} for {name!r}, got {found}; it "
-                                    f"was left as it is. {self._remedy}")  # fmt: skip
+                raise ArgumentError(
+                    f"{self._path}: expected {self._what} with {wanted} for {name!r}, got {found}; it "
+                    f"was left as it is. {self._remedy}"
+                )
 
     def read(self, name: str) -> np.ndarray:
         shape, dtype = self.forms[name]
@@ -176,8 +180,9 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
     named = {member.filename.removesuffix(".npy"): member for member in members}
     if len(named) != len(members) or not all(member.filename.endswith(".npy") for member in members):
         raise ValueError("it does not hold arrays, each with a name of its own")
-    if any(member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size
-           for member in members):  # fmt: skip
+    if any(
+        member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size for member in members
+    ):
         raise ValueError("it is compressed, as rop does not write it")
     if sum(member.file_size for member in members) > size:
         raise ValueError("its headers ask for more than it holds")
@@ -224,8 +229,9 @@ class Values:
         self._source, self._values = source, values
 
     def refuse(self, name: str, expected: str, got: Any) -> ArgumentError:
-        return ArgumentError(f"{self._source}: expected {expected} for {name!r}, got {_short(got)}; it was left as it "
-                             "is")  # fmt: skip
+        return ArgumentError(
+            f"{self._source}: expected {expected} for {name!r}, got {_short(got)}; it was left as it is"
+        )
 
     def whole(self, name: str, low: int, high: int) -> int:
         value = self._values.get(name)

@@ -211,8 +211,10 @@ def _folder(owner: str, data: Folder) -> Path | None:
     try:
         folder = Path(data).expanduser()
     except (RuntimeError, TypeError) as error:  # the home of a user who is not there; bytes
-        raise ArgumentError(f"{owner}: {given} must be the folder that holds the data files, got {data!r}: {error}; "
-                            "name the folder with --data DIR or $ROP_DATA") from error
+        raise ArgumentError(
+            f"{owner}: {given} must be the folder that holds the data files, got {data!r}: {error}; "
+            "name the folder with --data DIR or $ROP_DATA"
+        ) from error
     if not os.fspath(data) or not os.path.isdir(folder):
         found = "a file" if os.path.isfile(folder) else "no such folder"
         raise ArgumentError(

@@ -2,6 +2,7 @@
 
 ``Descent`` owns the parameters while it runs. Python is entered once per call, not once per step.
 """
+
 from __future__ import annotations
 
 import ctypes
@@ -25,8 +26,8 @@ from rop.pace import Pace
 from rop.program import ORDERS
 from rop.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
 
-SENSE = 1.0                             # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
-SHARE = 0.005                           # seconds of steps that are run in one way before another may be better
+SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
+SHARE = 0.005  # seconds of steps that are run in one way before another may be better
 COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
 
 
@@ -50,8 +51,9 @@ class OnHost:
 
     def finite(self) -> bool:
         """Whether the parameters and running statistics are finite."""
-        return all(np.isfinite(array).all() for name, array in self.arrays.items()
-                   if name == "w" or name.startswith("state/"))
+        return all(
+            np.isfinite(array).all() for name, array in self.arrays.items() if name == "w" or name.startswith("state/")
+        )
 
 
 class Descent(OnHost):
@@ -80,16 +82,29 @@ class Descent(OnHost):
     ((4, 10), True)
     """
 
-    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray,
-                 dtype: Any = np.float32, optimizer: Optimizer | None = None,
-                 regularizer: SpectralRadius | None = None, state: Mapping[str, np.ndarray] | None = None,
-                 seed: int = 0, profile: bool = False):
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: np.ndarray,
+        y: Any,
+        *,
+        batch_size: int,
+        w: np.ndarray,
+        dtype: Any = np.float32,
+        optimizer: Optimizer | None = None,
+        regularizer: SpectralRadius | None = None,
+        state: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+        profile: bool = False,
+    ):
         self.net, self.dtype = net, np.dtype(check_dtype("Descent", dtype))
         self.batch = check_int("Descent", "batch_size", batch_size)
         x = check_data(x, self.dtype, check_finite=True)
         targets = checked_targets(net, loss, x, y, self.batch)
-        self._space = Workspace(lower(net, x.shape[1:], True, loss, self.dtype), self.batch, DEFAULT_MEMORY,
-                                one_chunk=True)
+        self._space = Workspace(
+            lower(net, x.shape[1:], True, loss, self.dtype), self.batch, DEFAULT_MEMORY, one_chunk=True
+        )
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
         self._shares = targets.shares if loss.reduction == "mean" else None
         self._settings = settings_of(optimizer or SGD(), regularizer)
@@ -107,7 +122,7 @@ class Descent(OnHost):
         random = np.random.default_rng(self._seed).standard_normal(n)
         space.array("v0")[:n] = random / np.linalg.norm(random)
         space.array("w")[:n] = w
-        self._before = aligned(n, self.dtype)           # v as it was when the current step began
+        self._before = aligned(n, self.dtype)  # v as it was when the current step began
         self._velocity = self._squares = None
         if isinstance(optimizer, Adam):
             self._velocity, self._squares = aligned(n, self.dtype), aligned(n, self.dtype)
@@ -117,9 +132,15 @@ class Descent(OnHost):
             if array is not None:
                 space.watch(name, array)
         layers = [(op, net_name) for op in space.plan.normalisations for net_name in [self.net.name_of(op.layer)]]
-        rows = [[space.address("channels0") + op.tables[0] * self.dtype.itemsize, op.channels,
-                 self._state[f"{name}.running_mean"].ctypes.data, self._state[f"{name}.running_var"].ctypes.data]
-                for op, name in layers]
+        rows = [
+            [
+                space.address("channels0") + op.tables[0] * self.dtype.itemsize,
+                op.channels,
+                self._state[f"{name}.running_mean"].ctypes.data,
+                self._state[f"{name}.running_var"].ctypes.data,
+            ]
+            for op, name in layers
+        ]
         self._normalisations = np.array(rows, np.int64).reshape(-1, 4)
         self._averaging = np.array([op.layer.momentum for op, _ in layers], np.float64)
 
@@ -128,10 +149,16 @@ class Descent(OnHost):
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything that changes from step to step; views, so that values can be put back: w, the last direction v and
         its product u = Hv (zeros: none), the optimizer's memory and the running statistics (as "state/...")."""
-        named = {"w": self._space.array("w")[:self.size], "v": self._space.array("v0")[:self.size],
-                 "u": self._space.array("out1")[:self.size], "velocity": self._velocity, "squares": self._squares}
-        return ({name: array for name, array in named.items() if array is not None}
-                | {f"state/{name}": array for name, array in self._state.items()})
+        named = {
+            "w": self._space.array("w")[: self.size],
+            "v": self._space.array("v0")[: self.size],
+            "u": self._space.array("out1")[: self.size],
+            "velocity": self._velocity,
+            "squares": self._squares,
+        }
+        return {name: array for name, array in named.items() if array is not None} | {
+            f"state/{name}": array for name, array in self._state.items()
+        }
 
     @property
     def w(self) -> np.ndarray:
@@ -148,7 +175,7 @@ class Descent(OnHost):
         """Makes an epoch of samples in this order, the last partial batch left out; returns its number of steps."""
         space, self._steps = self._space, len(order) // self.batch
         samples = np.full((self._steps, space.tiles * space.lanes), ~np.int64(order[0]), np.int64)
-        samples[:, :self.batch] = order[:self._steps * self.batch].reshape(self._steps, self.batch)
+        samples[:, : self.batch] = order[: self._steps * self.batch].reshape(self._steps, self.batch)
         self._samples = samples.reshape(-1)
         self._reports = np.zeros((self._steps, compiled.REPORT))
         self._given = np.zeros((self._steps, compiled.STEP))
@@ -156,17 +183,26 @@ class Descent(OnHost):
             self._descriptor = self._describe()
         return self._steps
 
-    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
-            stop: Callable[[], bool] | None = None) -> np.ndarray:
+    def run(
+        self,
+        first: int,
+        count: int,
+        *,
+        rate: Any,
+        mu: Any = 0.0,
+        tol: Any = 0.0,
+        before: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """Steps first, …, first + count − 1 of the epoch, with one rate, μ and tolerance or one for each step;
         ``before`` counts the steps before this epoch. Returns a row of COLUMNS for each step that was done. It is the
         last one if its loss or ρ is not finite: then w is what it was before that step. ``stop`` is asked now and then
         during long steps."""
         count = min(count, self._steps - first)
-        part = self._given[first:first + count]
+        part = self._given[first : first + count]
         part[:, compiled.RATE], part[:, compiled.MU], part[:, compiled.TOLERANCE] = rate, mu, tol
         products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
-        long = self._work * products >= LONG_RUN        # else whoever wants to stop need not wait long
+        long = self._work * products >= LONG_RUN  # else whoever wants to stop need not wait long
         with engine_lock():
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles
@@ -176,15 +212,22 @@ class Descent(OnHost):
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
             self._space.check_guards(self._passes, (first + max(done - 1, 0)) * self._space.tiles)
-        if not whole:                                   # cancelled in the middle of a step, which will start again
+        if not whole:  # cancelled in the middle of a step, which will start again
             self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
         failed = whole and done < count
-        return self._reports[first:first + done + failed].copy()
+        return self._reports[first : first + done + failed].copy()
 
     def _call(self, first: int, count: int, before: int) -> int:
         run = compiled.steps(self.dtype, in_home_process())
-        return run(self._descriptor.ctypes.data, self._settings.ctypes.data, self._given.ctypes.data,
-                   self._reports.ctypes.data, first, count, before + first)
+        return run(
+            self._descriptor.ctypes.data,
+            self._settings.ctypes.data,
+            self._given.ctypes.data,
+            self._reports.ctypes.data,
+            first,
+            count,
+            before + first,
+        )
 
     def _run_aside(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
         done = [0]
@@ -229,19 +272,36 @@ class Descent(OnHost):
             return 0 if array is None else int(array.ctypes.data)
 
         words = {
-            compiled.TILES: space.tiles, compiled.LANES: space.lanes, compiled.CANCEL: space.cancel_address,
-            compiled.W: at("w"), compiled.V: at("v0"), compiled.GRAD: at("out0"), compiled.HVP: at("out1"),
-            compiled.R2: at("out2"), compiled.SIZE: self.size, compiled.SAMPLES: address(self._samples),
-            compiled.SCALE: at("scale"), compiled.SHARES: address(self._shares), compiled.ENERGY: at("energy0"),
-            compiled.VELOCITY: address(self._velocity), compiled.SQUARES: address(self._squares),
+            compiled.TILES: space.tiles,
+            compiled.LANES: space.lanes,
+            compiled.CANCEL: space.cancel_address,
+            compiled.W: at("w"),
+            compiled.V: at("v0"),
+            compiled.GRAD: at("out0"),
+            compiled.HVP: at("out1"),
+            compiled.R2: at("out2"),
+            compiled.SIZE: self.size,
+            compiled.SAMPLES: address(self._samples),
+            compiled.SCALE: at("scale"),
+            compiled.SHARES: address(self._shares),
+            compiled.ENERGY: at("energy0"),
+            compiled.VELOCITY: address(self._velocity),
+            compiled.SQUARES: address(self._squares),
             compiled.OUTPUT: at("plane0") + space.plan.at(output.buffer, 0).offset if shown else 0,
-            compiled.TILE_BYTES: space.stride, compiled.CLASSES: output.channels, compiled.LABELS: address(labels),
-            compiled.NORMALISATIONS: address(self._normalisations), compiled.AVERAGING: address(self._averaging),
-            compiled.NORMALISATION_COUNT: len(self._normalisations), compiled.CLOCK: self._clock,
-            compiled.SEED: self._seed, compiled.BEFORE: address(self._before),
-            compiled.X: address(data.x), compiled.ROW_BYTES: data.x.strides[0]}
+            compiled.TILE_BYTES: space.stride,
+            compiled.CLASSES: output.channels,
+            compiled.LABELS: address(labels),
+            compiled.NORMALISATIONS: address(self._normalisations),
+            compiled.AVERAGING: address(self._averaging),
+            compiled.NORMALISATION_COUNT: len(self._normalisations),
+            compiled.CLOCK: self._clock,
+            compiled.SEED: self._seed,
+            compiled.BEFORE: address(self._before),
+            compiled.X: address(data.x),
+            compiled.ROW_BYTES: data.x.strides[0],
+        }
         descriptor = np.zeros(compiled.WORDS, np.int64)
-        descriptor[:compiled.PASSES] = [word for bound in passes for word in bound.address]
+        descriptor[: compiled.PASSES] = [word for bound in passes for word in bound.address]
         descriptor[list(words)] = list(words.values())
         self._work = len(passes[0].table) * space.stride * space.tiles
         return descriptor

@@ -4,6 +4,7 @@ The engine knows which orders a question needs; a *workspace* holds a network's 
 those orders. ``rop/workspace.py`` is the CPU's, ``rop/cuda/workspace.py`` a GPU's; both offer what ``Space`` lists.
 Nothing here imports numba.cuda before a GPU is asked for.
 """
+
 from __future__ import annotations
 
 import os
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 DEVICES = ("cpu", "cuda", "auto")
 INSTALL = "pip install 'rop[cuda12]' (or 'rop[cuda13]' where the driver is of CUDA 13)"
 
-Vector = Any                            # (n,): a NumPy array, or an array on the device
-Block = Any                             # (n, k), likewise
-Orders = tuple[tuple[int, int], ...]    # what a pass computes: (order, direction), in the order in which they run
+Vector = Any  # (n,): a NumPy array, or an array on the device
+Block = Any  # (n, k), likewise
+Orders = tuple[tuple[int, int], ...]  # what a pass computes: (order, direction), in the order in which they run
 
 
 class Space(Protocol):
@@ -38,11 +39,11 @@ class Space(Protocol):
 
     plan: Plan
     batch: int
-    lanes: int                          # samples of a tile, padding included
+    lanes: int  # samples of a tile, padding included
     tiles: int
-    kept: int                           # orders that are kept between passes, from 0 on: 3, 1 or 0
-    owner: object                       # token of the point whose order 0 is kept
-    has_direction: bool                 # whether order 1 of the direction in v0 is kept
+    kept: int  # orders that are kept between passes, from 0 on: 3, 1 or 0
+    owner: object  # token of the point whose order 0 is kept
+    has_direction: bool  # whether order 1 of the direction in v0 is kept
 
     @property
     def together(self) -> int:
@@ -131,7 +132,7 @@ def obstacle() -> str | None:
 
 
 def check_device(owner: str, device: Any) -> str:
-    """"cpu" or "cuda"; "auto" is a GPU if one can be used."""
+    """ "cpu" or "cuda"; "auto" is a GPU if one can be used."""
     check_choice(owner, "device", device, DEVICES)
     if device == "cpu":
         return "cpu"
@@ -152,11 +153,14 @@ def on_device(value: Any) -> bool:
     return hasattr(value, "__cuda_array_interface__") or getattr(value, "__cuda_ndarray__", False) is True
 
 
-def workspace(device: str, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int,
-              memory_limit: int) -> Space:
+def workspace(
+    device: str, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int
+) -> Space:
     """The memory of a network on batches of this size, on a device."""
     if check_choice("workspace", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.cuda.workspace import CudaWorkspace
+
         return CudaWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit)
     from rop.workspace import Workspace
+
     return Workspace.of(net, shape, training, loss, dtype, batch, memory_limit)

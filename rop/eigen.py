@@ -27,6 +27,7 @@ The dominant eigenvalue of a Hessian may be negative: ρ = |λ|, and its gradien
 True
 >>> gradient = np.sign(found.value) * p.r2(found.vector)
 """
+
 from __future__ import annotations
 
 import math
@@ -45,16 +46,27 @@ from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers._arguments import as_array, check_choice, check_float, check_function, check_int
 
 __all__ = [
-    "Eigen", "power", "lanczos", "lobpcg", "paper_lobpcg", "spectral_radius", "forest_step", "usps_step",
-    "Density", "density", "Trace", "trace", "Hessian",
-]  # fmt: skip
+    "Eigen",
+    "power",
+    "lanczos",
+    "lobpcg",
+    "paper_lobpcg",
+    "spectral_radius",
+    "forest_step",
+    "usps_step",
+    "Density",
+    "density",
+    "Trace",
+    "trace",
+    "Hessian",
+]
 
-CHUNK = 32                              # columns by which a Krylov basis grows
-ROUNDING = 100                          # times machine epsilon: what is not larger than this, relative to H, is nothing
-FEW = 1 << 22                           # multiplications that are not worth waking BLAS's threads for
-TAILS = 6.0                             # bandwidths by which the grid of a density reaches beyond its nodes
+CHUNK = 32  # columns by which a Krylov basis grows
+ROUNDING = 100  # times machine epsilon: what is not larger than this, relative to H, is nothing
+FEW = 1 << 22  # multiplications that are not worth waking BLAS's threads for
+TAILS = 6.0  # bandwidths by which the grid of a density reaches beyond its nodes
 
-Block = np.ndarray                      # (n, k) of float64
+Block = np.ndarray  # (n, k) of float64
 Preconditioner = Callable[[Block], Block]
 
 
@@ -103,10 +115,10 @@ class Eigen:
 class Density:
     """The distribution of the eigenvalues: Σ weights·δ(nodes), and the same smoothed on a grid."""
 
-    grid: np.ndarray                    # (points,), evenly spaced
-    density: np.ndarray                 # (points,), integrates to 1
+    grid: np.ndarray  # (points,), evenly spaced
+    density: np.ndarray  # (points,), integrates to 1
     nodes: np.ndarray = field(repr=False)
-    weights: np.ndarray = field(repr=False)         # they sum up to 1
+    weights: np.ndarray = field(repr=False)  # they sum up to 1
     hvps: int
 
 
@@ -150,11 +162,11 @@ class Hessian(LinearOperator):
             result = np.empty(x.shape, np.result_type(self.dtype, np.complex64))
             result.real, result.imag = self._product(x.real), self._product(x.imag)
             return result
-        with np.errstate(over="ignore"):                # a float64 too large for float32: hvp refuses Inf
+        with np.errstate(over="ignore"):  # a float64 too large for float32: hvp refuses Inf
             return self._point.hvp(x.astype(self.dtype, copy=False))
 
     def _adjoint(self) -> Hessian:
-        return self                                     # H is real and symmetric
+        return self  # H is real and symmetric
 
     def _transpose(self) -> Hessian:
         return self
@@ -176,7 +188,7 @@ class _Operator:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """H x for a vector or for the columns of a block."""
-        single = x.ndim == 1 or x.shape[1] == 1         # a single product leaves the point ready for r2 at this vector
+        single = x.ndim == 1 or x.shape[1] == 1  # a single product leaves the point ready for r2 at this vector
         self.hvps += 1 if single else x.shape[1]
         x = x.astype(self.dtype, copy=False)
         product = self._linear.matvec(x) if single else self._linear.matmat(x)
@@ -188,8 +200,10 @@ def _linear_operator(p: Any, owner: str) -> Any:
     if hasattr(p, "hessian"):
         return p.hessian()
     if not isinstance(p, (LinearOperator, np.ndarray)) and not issparse(p):
-        raise ArgumentTypeError(f"{owner}: expected p to be a rop.Point, a scipy LinearOperator or a symmetric matrix, "
-                                f"got {type(p).__name__}")
+        raise ArgumentTypeError(
+            f"{owner}: expected p to be a rop.Point, a scipy LinearOperator or a symmetric matrix, "
+            f"got {type(p).__name__}"
+        )
     if len(p.shape) != 2 or p.shape[0] != p.shape[1] or p.shape[0] == 0:
         raise ArgumentError(f"{owner}: expected a square operator or matrix, got shape {p.shape}")
     if p.dtype is not None and np.dtype(p.dtype).kind not in "fiub":
@@ -202,11 +216,13 @@ def _linear_operator(p: Any, owner: str) -> Any:
 
 def _check_symmetry(matrix: np.ndarray, owner: str) -> None:
     matrix = np.asarray(matrix, np.float32 if matrix.dtype == np.float32 else np.float64)
-    with np.errstate(invalid="ignore"):                 # Inf − Inf: the solvers report what is not finite
+    with np.errstate(invalid="ignore"):  # Inf − Inf: the solvers report what is not finite
         gap, size = np.abs(matrix - matrix.T).max(), np.abs(matrix).max()
     if gap > 1e3 * np.finfo(matrix.dtype).eps * size:
-        raise ArgumentError(f"{owner}: expected a symmetric matrix, got one that differs from its transpose by {gap:g};"
-                            " use (A + A.T) / 2")
+        raise ArgumentError(
+            f"{owner}: expected a symmetric matrix, got one that differs from its transpose by {gap:g};"
+            " use (A + A.T) / 2"
+        )
 
 
 def _preconditioner(T: Any, owner: str) -> Preconditioner:
@@ -217,8 +233,10 @@ def _preconditioner(T: Any, owner: str) -> Preconditioner:
     elif isinstance(T, (LinearOperator, np.ndarray)) or issparse(T):
         apply = T.__matmul__
     elif not callable(T):
-        raise ArgumentTypeError(f"{owner}: expected preconditioner with a method solve(block), a LinearOperator, a "
-                                f"matrix or a function of a block, got {type(T).__name__}")
+        raise ArgumentTypeError(
+            f"{owner}: expected preconditioner with a method solve(block), a LinearOperator, a "
+            f"matrix or a function of a block, got {type(T).__name__}"
+        )
 
     def checked(block: Block) -> Block:
         result = as_array(f"{owner}: preconditioner", apply(block), "a block of numbers from it")
@@ -227,16 +245,27 @@ def _preconditioner(T: Any, owner: str) -> Preconditioner:
         result = result.astype(np.float64)
         if result.shape != block.shape or not np.isfinite(result).all():
             got = "NaN or Inf" if result.shape == block.shape else f"shape {result.shape}"
-            raise ArgumentError(f"{owner}: expected preconditioner to give a finite block of shape {block.shape} for "
-                                f"one of that shape, got {got}")
+            raise ArgumentError(
+                f"{owner}: expected preconditioner to give a finite block of shape {block.shape} for "
+                f"one of that shape, got {got}"
+            )
         return result
 
     return checked
 
 
 # ------------------------------------------------------------------------------------------------- one vector at a time
-def power(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None,
-          seed: Any = 0, *, stop: str = "relative") -> Eigen:
+def power(
+    p: Any,
+    k: int = 1,
+    which: str = "LM",
+    tol: float = 1e-3,
+    maxiter: int = 1000,
+    v0: Any = None,
+    seed: Any = 0,
+    *,
+    stop: str = "relative",
+) -> Eigen:
     """Power iteration: u = Hv, λ = uᵀv, r = ‖u − λv‖; if r is small stop, else v = u/‖u‖.
 
     The pair that is returned belongs together: v is the vector that was multiplied last. If λ and −λ are both extreme,
@@ -276,9 +305,19 @@ def usps_step(j: int) -> float:
     return math.exp(-4 * j)
 
 
-def paper_lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None,
-                 seed: Any = 0, *, preconditioner: Any = None, alpha: Callable[[int], float] = forest_step,
-                 stop: str = "relative") -> Eigen:
+def paper_lobpcg(
+    p: Any,
+    k: int = 1,
+    which: str = "LM",
+    tol: float = 1e-3,
+    maxiter: int = 1000,
+    v0: Any = None,
+    seed: Any = 0,
+    *,
+    preconditioner: Any = None,
+    alpha: Callable[[int], float] = forest_step,
+    stop: str = "relative",
+) -> Eigen:
     """The paper's Algorithm 2: u = Hv, λ = uᵀv, r = u − λv; if ‖r‖ is small stop, else v = w/‖w‖ with w = v + α̃(j) T r.
 
     It has no Rayleigh–Ritz step, and with the paper's step sizes, which shrink by e⁻⁴ from one iteration to the next,
@@ -310,9 +349,12 @@ def paper_lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxit
 
 def _kfac_of(p: Any) -> Any:
     if not hasattr(p, "hessian"):
-        raise ArgumentError("paper_lobpcg: expected a preconditioner for an operator or a matrix, got none; K-FAC is "
-                            "made for a rop.Point only. Give preconditioner=lambda r: r for none")
+        raise ArgumentError(
+            "paper_lobpcg: expected a preconditioner for an operator or a matrix, got none; K-FAC is "
+            "made for a rop.Point only. Give preconditioner=lambda r: r for none"
+        )
     from rop.kfac import kfac
+
     return kfac(p)
 
 
@@ -355,16 +397,26 @@ def _vectors_of(p: Any, H: _Operator, v0: Any) -> Any:
     """Where a solver for p keeps its vectors: on the GPU if products are computed there."""
     if getattr(getattr(p, "_f", None), "device", "cpu") == "cuda":
         from rop.cuda.power import DeviceVectors
+
         return DeviceVectors(p, H, v0)
     return _HostVectors(H)
 
 
-Step = Callable[[Any, Any, float, int], Any]            # u, v, λ, j -> the next v, None if there is none
+Step = Callable[[Any, Any, float, int], Any]  # u, v, λ, j -> the next v, None if there is none
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def _single_vector(H: _Operator, vectors: Any, v0: Any, rng: np.random.Generator, tol: float, maxiter: int, stop: str,
-                   step: Step, owner: str) -> Eigen:
+def _single_vector(
+    H: _Operator,
+    vectors: Any,
+    v0: Any,
+    rng: np.random.Generator,
+    tol: float,
+    maxiter: int,
+    stop: str,
+    step: Step,
+    owner: str,
+) -> Eigen:
     v = vectors.start(v0, rng, owner)
     given, previous = v0 is not None, math.nan
     for iteration in range(1, maxiter + 1):
@@ -372,7 +424,7 @@ def _single_vector(H: _Operator, vectors: Any, v0: Any, rng: np.random.Generator
         if u is None:
             return _not_finite(H, 1, iteration)
         value, residual = vectors.quotient(u, v)
-        says_nothing = given and vectors.is_zero(u)     # v0 in the null space: H may be anything elsewhere
+        says_nothing = given and vectors.is_zero(u)  # v0 in the null space: H may be anything elsewhere
         small = residual <= tol * abs(value)
         if stop == "paper":
             small = residual <= tol or abs(value - previous) <= tol * abs(value)
@@ -388,8 +440,9 @@ def _single_vector(H: _Operator, vectors: Any, v0: Any, rng: np.random.Generator
 
 # ------------------------------------------------------------------------------------------------------------- Lanczos
 @np.errstate(over="ignore", invalid="ignore")
-def lanczos(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None,
-            seed: Any = 0) -> Eigen:
+def lanczos(
+    p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None, seed: Any = 0
+) -> Eigen:
     """Block Lanczos with full reorthogonalisation: the eigenpairs of QᵀHQ, Q a basis of span{B, HB, H²B, …}.
 
     B has k columns, so an eigenvalue that occurs up to k times is found as often. Where the space ends (H leads nowhere
@@ -408,10 +461,10 @@ def lanczos(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: i
         if following is None:
             return _not_finite(H, k, iteration)
         ended = following.shape[1] == 0
-        complete = space.size == H.size or (ended and random)       # k random columns lead to every eigenvalue
+        complete = space.size == H.size or (ended and random)  # k random columns lead to every eigenvalue
         last = complete or iteration == maxiter
         if last or space.size >= due:
-            begun = first > 0 and not space.settled(first, 1, which, tol)       # the new part may hold more
+            begun = first > 0 and not space.settled(first, 1, which, tol)  # the new part may hold more
             sure = complete or (not ended and not begun and space.settled(0, k, which, tol))
             if last or sure:
                 found = _eigen(H, _true_pairs(H, space.ritz_vectors(k, which)), which, tol, iteration, sure)
@@ -430,15 +483,15 @@ class _Krylov:
 
     def __init__(self, H: _Operator):
         self._H, self.size = H, 0
-        self._chunks: list[np.ndarray] = []             # (n, CHUNK) each, in H's precision
-        self._matrix = np.zeros((CHUNK, CHUNK))         # G, of which the upper triangle counts
-        self._outside = np.zeros((0, 0))                # (new directions, last columns): F in an orthonormal basis
-        self._scale = 0.0                               # longest H q so far: a lower bound of ‖H‖
+        self._chunks: list[np.ndarray] = []  # (n, CHUNK) each, in H's precision
+        self._matrix = np.zeros((CHUNK, CHUNK))  # G, of which the upper triangle counts
+        self._outside = np.zeros((0, 0))  # (new directions, last columns): F in an orthonormal basis
+        self._scale = 0.0  # longest H q so far: a lower bound of ‖H‖
 
     @property
     def parts(self) -> list[np.ndarray]:
         """Q in pieces."""
-        return [chunk[:, :self.size - i * CHUNK] for i, chunk in enumerate(self._chunks)]
+        return [chunk[:, : self.size - i * CHUNK] for i, chunk in enumerate(self._chunks)]
 
     @np.errstate(over="ignore", invalid="ignore")
     def extend(self, block: Block) -> Block | None:
@@ -452,7 +505,7 @@ class _Krylov:
         if not np.isfinite(inside).all():
             return None
         self._reserve()
-        self._matrix[:self.size, before:self.size] = inside             # in float64 from here on
+        self._matrix[: self.size, before : self.size] = inside  # in float64 from here on
         self._scale = max(self._scale, *_lengths(product))
         left = _without(product, self.parts)
         new = _orthonormal(left, self.parts, ROUNDING * self._H.eps * self._scale)
@@ -474,8 +527,8 @@ class _Krylov:
 
     def ritz(self, first: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Eigenvalues of G from a column on, ascending, their eigenvectors, and the residuals ‖F s‖ they imply."""
-        values, vectors = np.linalg.eigh(self._matrix[first:self.size, first:self.size], UPLO="U")
-        return values, vectors, _lengths(self._outside @ vectors[len(vectors) - self._outside.shape[1]:])
+        values, vectors = np.linalg.eigh(self._matrix[first : self.size, first : self.size], UPLO="U")
+        return values, vectors, _lengths(self._outside @ vectors[len(vectors) - self._outside.shape[1] :])
 
     def settled(self, first: int, k: int, which: str, tol: float) -> bool:
         """Whether the wanted pairs of G from a column on can be trusted."""
@@ -487,14 +540,25 @@ class _Krylov:
         """The k most wanted, (n, k)."""
         values, vectors, _ = self.ritz()
         chosen = vectors[:, _order(values, which)[:k]]
-        return sum((_combinations(part, chosen[i * CHUNK:i * CHUNK + part.shape[1]])
-                    for i, part in enumerate(self.parts)), np.zeros((self._H.size, k)))
+        return sum(
+            (_combinations(part, chosen[i * CHUNK : i * CHUNK + part.shape[1]]) for i, part in enumerate(self.parts)),
+            np.zeros((self._H.size, k)),
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- LOBPCG
 @np.errstate(over="ignore", invalid="ignore")
-def lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None, seed: Any = 0,
-           *, preconditioner: Any = None) -> Eigen:
+def lobpcg(
+    p: Any,
+    k: int = 1,
+    which: str = "LM",
+    tol: float = 1e-3,
+    maxiter: int = 1000,
+    v0: Any = None,
+    seed: Any = 0,
+    *,
+    preconditioner: Any = None,
+) -> Eigen:
     """Locally optimal block preconditioned conjugate gradients (Knyazev 2001): Rayleigh–Ritz in span{X, T R, P}.
 
     X are k Ritz vectors (with "LM" k at each end of the spectrum, until the smaller end is known to be smaller), R
@@ -530,9 +594,10 @@ def lobpcg(p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: in
             space.replace(wanted, pairs)
             unsettled[wanted] = ~(pairs.residuals <= tol * np.abs(pairs.values))
         W = space.new_directions(T, unsettled)
-        if not W.size:                                  # the whole space, or T and rounding leave nothing to try
-            return _eigen(H, _true_pairs(H, space.X[:, _order(space.values, which)[:k]]), which, tol, iteration,
-                          space.is_whole)
+        if not W.size:  # the whole space, or T and rounding leave nothing to try
+            return _eigen(
+                H, _true_pairs(H, space.X[:, _order(space.values, which)[:k]]), which, tol, iteration, space.is_whole
+            )
         W = H.round(W)
         HW = H(W)
     raise AssertionError("count() does not end")
@@ -577,7 +642,7 @@ class _Subspace:
         R = self.residuals()[:, columns]
         R = R[:, _lengths(R) > 0]
         R = R / _lengths(R)
-        for directions in ([T(R), R] if T is not None else [R]):
+        for directions in [T(R), R] if T is not None else [R]:
             lengths = _lengths(directions)
             directions = directions[:, lengths > 0] / lengths[lengths > 0]
             span = [self.X, self.P]
@@ -596,8 +661,8 @@ class _Subspace:
         carried = _ends(len(values), self._carried, self._which)
         self.values, C = values[carried], C[:, carried]
         change = C.copy()
-        change[:self.X.shape[1]] = 0                    # what W and P have contributed: the next P, made orthogonal to
-        change = _orthonormal(_without(change, [C]), [C], 1e-12)        # X within the small space
+        change[: self.X.shape[1]] = 0  # what W and P have contributed: the next P, made orthogonal to
+        change = _orthonormal(_without(change, [C]), [C], 1e-12)  # X within the small space
         self.X, self.HX = _combinations(S, C), _combinations(HS, C)
         self.P, self.HP = _combinations(S, change), _combinations(HS, change)
         return True
@@ -605,7 +670,11 @@ class _Subspace:
 
 # --------------------------------------------------------------------------------------------------- any of the solvers
 SOLVERS: dict[str, Callable[..., Eigen]] = {
-    "power": power, "lanczos": lanczos, "lobpcg": lobpcg, "paper_lobpcg": paper_lobpcg}
+    "power": power,
+    "lanczos": lanczos,
+    "lobpcg": lobpcg,
+    "paper_lobpcg": paper_lobpcg,
+}
 
 
 def spectral_radius(p: Any, method: str = "power", **options: Any) -> Eigen:
@@ -620,14 +689,17 @@ def spectral_radius(p: Any, method: str = "power", **options: Any) -> Eigen:
     if unknown := [name for name in options if name not in known]:
         raise ArgumentTypeError(f"spectral_radius: the options of {method!r} are {', '.join(known)}, got {unknown[0]}")
     if options.get("which", "LM") != "LM":
-        raise ArgumentError(f"spectral_radius: expected which='LM', the largest magnitude, got {options['which']!r}; "
-                            f"call rop.eigen.{method} for the ends of the spectrum")
+        raise ArgumentError(
+            f"spectral_radius: expected which='LM', the largest magnitude, got {options['which']!r}; "
+            f"call rop.eigen.{method} for the ends of the spectrum"
+        )
     return SOLVERS[method](p, **options)
 
 
 # --------------------------------------------------------------------------------------------------- the whole spectrum
-def density(p: Any, probes: int = 8, steps: int = 64, seed: Any = 0, points: int = 1024,
-            bandwidth: float | None = None) -> Density:
+def density(
+    p: Any, probes: int = 8, steps: int = 64, seed: Any = 0, points: int = 1024, bandwidth: float | None = None
+) -> Density:
     """Spectral density φ(t) = (1/n) Σ δ(t − λ_i) by stochastic Lanczos quadrature.
 
     For a random z of length one, zᵀδ(t − H)z ≈ Σ_j s_j² δ(t − θ_j): θ_j the eigenvalues and s_j the first components of
@@ -657,7 +729,7 @@ def density(p: Any, probes: int = 8, steps: int = 64, seed: Any = 0, points: int
     weights = np.concatenate([weight for _, weight in found]) / probes
     largest = float(np.abs(nodes).max()) or 1.0
     sigma = np.ptp(nodes) / 100 if bandwidth is None else bandwidth
-    sigma = max(float(sigma), 1e-9 * largest)           # so that a single eigenvalue has a grid around it, too
+    sigma = max(float(sigma), 1e-9 * largest)  # so that a single eigenvalue has a grid around it, too
     edges = np.linspace(nodes.min() - TAILS * sigma, nodes.max() + TAILS * sigma, points + 1)
     below = sum(weight * ndtr((edges - theta) / sigma) for theta, weight in zip(nodes, weights, strict=True))
     share = np.diff(below)
@@ -735,7 +807,7 @@ def _eigen(H: _Operator, pairs: _Pairs, which: str, tol: float, iterations: int,
     """The result; ``sure`` says that no other pair is wanted more."""
     order = _order(pairs.values, which)
     values, residuals = pairs.values[order], pairs.residuals[order]
-    good = bool((residuals <= tol * np.abs(values)).all())              # False where anything is NaN
+    good = bool((residuals <= tol * np.abs(values)).all())  # False where anything is NaN
     return Eigen(values, pairs.vectors[:, order].astype(H.dtype), residuals, iterations, H.hvps, bool(sure) and good)
 
 
@@ -756,8 +828,9 @@ def _ends(total: int, k: int, which: str) -> np.ndarray:
     return {"LM": np.union1d(low, high), "LA": high, "SA": low}[which]
 
 
-def _open(values: np.ndarray, residuals: np.ndarray, k: int, which: str, tol: float, watched: bool = False
-          ) -> np.ndarray:
+def _open(
+    values: np.ndarray, residuals: np.ndarray, k: int, which: str, tol: float, watched: bool = False
+) -> np.ndarray:
     """Which pairs have to improve: the k wanted ones while they are not converged, the others while they might, as far
     as their residuals tell, come before them (or, if they are watched, until they have come to rest)."""
     order, size = _order(values, which), np.abs(values)
@@ -832,20 +905,22 @@ def _orthonormal(block: Block, against: Sequence[np.ndarray], least: float) -> B
     return np.stack(new, axis=1) if new else np.zeros((len(block), 0))
 
 
-def _start(H: _Operator, v0: Any, width: int, rng: np.random.Generator, owner: str,
-           against: Sequence[np.ndarray] = ()) -> Block:
+def _start(
+    H: _Operator, v0: Any, width: int, rng: np.random.Generator, owner: str, against: Sequence[np.ndarray] = ()
+) -> Block:
     """Orthonormal columns to start from: the user's first, then random ones; fewer if there is no room for more."""
     width = min(width, H.size - sum(part.shape[1] for part in against))
     given = np.zeros((H.size, 0)) if v0 is None else _check_start(owner, v0, H.size, width)
     columns = np.hstack([given / _lengths(given), rng.standard_normal((H.size, width))])
-    columns[:, given.shape[1]:] /= math.sqrt(H.size)
+    columns[:, given.shape[1] :] /= math.sqrt(H.size)
     new = _orthonormal(_without(columns, against), against, ROUNDING * H.eps)
     return H.round(new[:, :width])
 
 
 # ------------------------------------------------------------------------------------------------- checks at the door
-def _problem(owner: str, p: Any, k: int, which: str, tol: float, maxiter: int, seed: Any
-             ) -> tuple[_Operator, np.random.Generator]:
+def _problem(
+    owner: str, p: Any, k: int, which: str, tol: float, maxiter: int, seed: Any
+) -> tuple[_Operator, np.random.Generator]:
     """The operator and the random numbers, after checking what all solvers share."""
     check_int(owner, "k", k)
     check_choice(owner, "which", which, ("LM", "LA", "SA"))
@@ -860,11 +935,15 @@ def _problem(owner: str, p: Any, k: int, which: str, tol: float, maxiter: int, s
 
 def _check_single(owner: str, k: int, which: str, stop: str) -> None:
     if k != 1:
-        raise ArgumentError(f"{owner}: expected k = 1, it finds one eigenvalue, got {k}; use rop.eigen.lanczos or "
-                            "rop.eigen.lobpcg for several")
+        raise ArgumentError(
+            f"{owner}: expected k = 1, it finds one eigenvalue, got {k}; use rop.eigen.lanczos or "
+            "rop.eigen.lobpcg for several"
+        )
     if which != "LM":
-        raise ArgumentError(f"{owner}: expected which='LM', got {which!r}; use rop.eigen.lanczos or rop.eigen.lobpcg "
-                            "for one end of the spectrum")
+        raise ArgumentError(
+            f"{owner}: expected which='LM', got {which!r}; use rop.eigen.lanczos or rop.eigen.lobpcg "
+            "for one end of the spectrum"
+        )
     check_choice(owner, "stop", stop, ("relative", "paper"))
 
 
@@ -882,8 +961,10 @@ def _check_start(owner: str, v0: Any, size: int, width: int) -> Block:
     if not np.isfinite(columns).all():
         raise ArgumentError(f"{owner}: expected finite numbers in v0, got NaN or Inf")
     if not columns.any(axis=0).all():
-        raise ArgumentError(f"{owner}: expected v0 other than zero, got a zero vector, which has no direction; v0=None "
-                            "draws a random one")
+        raise ArgumentError(
+            f"{owner}: expected v0 other than zero, got a zero vector, which has no direction; v0=None "
+            "draws a random one"
+        )
     return columns
 
 
@@ -891,5 +972,6 @@ def _generator(owner: str, seed: Any) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:
-        raise ArgumentError(f"{owner}: seed must be a non-negative integer or a NumPy generator, got {seed!r}"
-                            ) from error
+        raise ArgumentError(
+            f"{owner}: seed must be a non-negative integer or a NumPy generator, got {seed!r}"
+        ) from error

@@ -4,6 +4,7 @@ Order k of a pass reads orders ≤ k and writes order k. So order 0 runs once pe
 product is one pass of order 1; vᵀ∇H v is one pass of order 2 on top of the last pass of order 1. Only this file knows
 which orders a question needs.
 """
+
 from __future__ import annotations
 
 import math
@@ -28,26 +29,26 @@ if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
 State = Mapping[str, np.ndarray]
-VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)      # (order, direction) of the passes at a point
-FACTORIAL = (1.0, 1.0, 2.0)             # Taylor coefficients inside, derivatives outside
-PREDICT_BATCH = 4096                    # samples that go through the net together in predict
+VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)  # (order, direction) of the passes at a point
+FACTORIAL = (1.0, 1.0, 2.0)  # Taylor coefficients inside, derivatives outside
+PREDICT_BATCH = 4096  # samples that go through the net together in predict
 
 
 class Jet(NamedTuple):
     """f and its derivatives at w along v."""
 
     loss: float
-    grad: Vector                        # ∇f(w)
-    hvp: Vector                         # H(w) v
-    r2: Vector                          # vᵀ ∇H(w) v
+    grad: Vector  # ∇f(w)
+    hvp: Vector  # H(w) v
+    r2: Vector  # vᵀ ∇H(w) v
 
 
 class Taylor(NamedTuple):
     """r ↦ f(w + r v) at r = 0: its value and first two derivatives, as the loss node reports them."""
 
     value: float
-    slope: float                        # ⟨∇f(w), v⟩
-    curvature: float                    # vᵀ H(w) v
+    slope: float  # ⟨∇f(w), v⟩
+    curvature: float  # vᵀ H(w) v
 
 
 class Objective:
@@ -76,9 +77,20 @@ class Objective:
     True
     """
 
-    def __init__(self, net: Graph, loss: Loss, x: Any, y: Any, *, dtype: Any = np.float32, training: bool = True,
-                 state: State | None = None, device: str = "cpu", check_finite: bool = True,
-                 memory_limit: int | None = None):
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: Any,
+        y: Any,
+        *,
+        dtype: Any = np.float32,
+        training: bool = True,
+        state: State | None = None,
+        device: str = "cpu",
+        check_finite: bool = True,
+        memory_limit: int | None = None,
+    ):
         check_problem("Objective", net, loss)
         self.net, self.loss = net, loss
         self.dtype = np.dtype(check_dtype("Objective", dtype))
@@ -108,9 +120,10 @@ class Objective:
     def _workspace_for(self, batch: int, shape: Shape) -> Space:
         key = batch, shape
         if key not in self._workspaces:
-            self._workspaces[key] = devices.workspace(self.device, self.net, shape, self.training, self.loss,
-                                                      self.dtype, batch, self.memory_limit)
-            if len(self._workspaces) > 4:               # batch sizes that are not in use any more give way
+            self._workspaces[key] = devices.workspace(
+                self.device, self.net, shape, self.training, self.loss, self.dtype, batch, self.memory_limit
+            )
+            if len(self._workspaces) > 4:  # batch sizes that are not in use any more give way
                 self._workspaces.popitem(last=False)
         self._workspaces.move_to_end(key)
         return self._workspaces[key]
@@ -121,7 +134,7 @@ class Objective:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        check_device("Objective", self.device)              # it may have come from another machine
+        check_device("Objective", self.device)  # it may have come from another machine
         self._workspaces = OrderedDict()
         self._workspace = self._workspace_for(len(self._data.x), self._shape)
 
@@ -174,8 +187,10 @@ class Objective:
     def _place(self, name: str, place: str, vector: Vector) -> None:
         """Lends a vector of parameters to the workspace."""
         if not self._workspace.borrow(place, vector, self.check_finite) and self.check_finite:
-            raise ArgumentError(f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
-                                "check_finite=False switches the check off")
+            raise ArgumentError(
+                f"{name}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
+                "check_finite=False switches the check off"
+            )
 
     def _energy(self, k: int) -> float:
         return FACTORIAL[k] * self._workspace.energy(k)
@@ -190,8 +205,9 @@ class Objective:
         """A vector of the parameters' length in the objective's precision."""
         array = self._floats(name, value)
         if array.shape != (self.net.size,):
-            raise ArgumentError(f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got "
-                                f"{array.shape}")
+            raise ArgumentError(
+                f"{name}: expected a vector of shape ({self.net.size},), the number of parameters, got {array.shape}"
+            )
         if not isinstance(array, np.ndarray) or (array.dtype == self.dtype and array.flags.c_contiguous):
             return array
         with np.errstate(over="ignore"):
@@ -204,15 +220,16 @@ class Point:
 
     def __init__(self, objective: Objective, w: Any):
         if not isinstance(objective, Objective):
-            raise ArgumentTypeError(f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) "
-                                    "makes a point")
+            raise ArgumentTypeError(
+                f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) makes a point"
+            )
         w = objective._vector("w", w)
         self._f, self.w = objective, w
-        self._token = object()                              # marks the workspace as holding this point's order 0
+        self._token = object()  # marks the workspace as holding this point's order 0
         with engine_lock():
             space = objective._workspace
             self._grad = space.given(self._evaluate(), w)
-            self.w = space.keep(w)                          # from here on, so that the user's may change
+            self.w = space.keep(w)  # from here on, so that the user's may change
             if isinstance(self.w, np.ndarray):
                 self.w.flags.writeable = False
             space.settle("w", self.w)
@@ -273,8 +290,9 @@ class Point:
     def _block(self, columns: Block) -> Block:
         if columns.shape[0] != self._f.net.size:
             n = self._f.net.size
-            raise ArgumentError(f"v: expected shape ({n},) or ({n}, k), n = {n} being the number of parameters, got "
-                                f"{columns.shape}")
+            raise ArgumentError(
+                f"v: expected shape ({n},) or ({n}, k), n = {n} being the number of parameters, got {columns.shape}"
+            )
         with engine_lock():
             space = self._space()
             rows = space.rows_of(columns)
@@ -363,8 +381,9 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
     vector = as_floats("w", w)
     dtype = vector.dtype.newbyteorder("=")
     if vector.shape != (net.size,):
-        raise ArgumentError(f"w: expected a vector of shape ({net.size},), the number of parameters, got "
-                            f"{vector.shape}")
+        raise ArgumentError(
+            f"w: expected a vector of shape ({net.size},), the number of parameters, got {vector.shape}"
+        )
     if not np.isfinite(vector).all():
         raise ArgumentError("w: expected finite numbers, got NaN or Inf")
     x = check_data(x, dtype, check_finite=True)
@@ -373,16 +392,16 @@ def predict(net: Graph, w: Any, x: Any, state: State | None = None) -> np.ndarra
     result = np.empty((len(x), math.prod(shapes[net.output])), dtype)
     with engine_lock():
         for start in range(0, len(x), PREDICT_BATCH):
-            part = x[start:start + PREDICT_BATCH]
+            part = x[start : start + PREDICT_BATCH]
             space = _forward_space(net, x.shape[1:], len(part), dtype)
-            space.array("w")[:net.size] = vector
+            space.array("w")[: net.size] = vector
             space.put_state(frozen)
             data = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
-            space.outputs(data, result[start:start + len(part)])
+            space.outputs(data, result[start : start + len(part)])
     return result.reshape(len(x), *shapes[net.output])
 
 
-_forward_spaces: OrderedDict[Any, Workspace] = OrderedDict()      # the last ones: a whole batch and a remainder
+_forward_spaces: OrderedDict[Any, Workspace] = OrderedDict()  # the last ones: a whole batch and a remainder
 
 
 def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Workspace:
@@ -415,8 +434,10 @@ def as_floats(name: str, value: Any) -> np.ndarray:
     """An array of float32 or float64."""
     array = as_array(name, value, "an array of float32 or float64")
     if array.dtype.kind != "f" or array.itemsize not in (4, 8):
-        raise ArgumentTypeError(f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
-                                f"np.asarray({name}, dtype=np.float32)")
+        raise ArgumentTypeError(
+            f"{name}: expected an array of float32 or float64, got {array.dtype}; convert it with "
+            f"np.asarray({name}, dtype=np.float32)"
+        )
     return array
 
 
@@ -424,8 +445,9 @@ def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     """The inputs of a batch, contiguous and in the precision of the computation."""
     array = as_floats("x", x)
     if array.ndim < 2:
-        raise ArgumentError(f"x: expected (batch, ...) with at least two axes, got shape {array.shape}; one sample is "
-                            "x[None]")
+        raise ArgumentError(
+            f"x: expected (batch, ...) with at least two axes, got shape {array.shape}; one sample is x[None]"
+        )
     if array.size == 0:
         raise ArgumentError(f"x: expected at least one sample, got an empty batch of shape {array.shape}")
     with np.errstate(over="ignore"):
@@ -440,9 +462,11 @@ def check_statistics(net: Graph, shapes: Mapping[Any, Shape], batch: int) -> Non
     for node in net.nodes:
         layer = node.layer
         if layer is not None and layer.initial_state() and batch * math.prod(shapes[node][1:]) == 1:
-            raise ArgumentError(f"{net.where(node)}: expected more than one value per channel for batch statistics, "
-                                f"got one sample of shape {batched(shapes[node])}; use a larger batch or "
-                                "training=False")
+            raise ArgumentError(
+                f"{net.where(node)}: expected more than one value per channel for batch statistics, "
+                f"got one sample of shape {batched(shapes[node])}; use a larger batch or "
+                "training=False"
+            )
 
 
 def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str, np.ndarray]:
@@ -455,8 +479,9 @@ def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str
     if not isinstance(state, Mapping):
         raise ArgumentTypeError(f"{owner}: expected state as a dict like net.init_state(), got {type(state).__name__}")
     if set(state) != set(expected):
-        raise ArgumentError(f"{owner}: expected state with the keys {sorted(expected)}, got {sorted(state)}; see "
-                            "net.init_state()")
+        raise ArgumentError(
+            f"{owner}: expected state with the keys {sorted(expected)}, got {sorted(state)}; see net.init_state()"
+        )
     result = {}
     for key, like in expected.items():
         value = as_floats(f"state[{key!r}]", state[key])
@@ -464,7 +489,8 @@ def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str
             raise ArgumentError(f"{owner}: state[{key!r}]: expected shape {like.shape}, got {value.shape}")
         wrong = ~np.isfinite(value) | (value < 0 if key.endswith("var") else False)
         if wrong.any():
-            raise ArgumentError(f"{owner}: state[{key!r}]: expected finite numbers, variances of at least 0, got "
-                                f"{value[wrong][0]:g}")
+            raise ArgumentError(
+                f"{owner}: state[{key!r}]: expected finite numbers, variances of at least 0, got {value[wrong][0]:g}"
+            )
         result[key] = value.astype(dtype)
     return result

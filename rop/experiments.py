@@ -51,8 +51,9 @@ def forest_net(setting: str) -> Graph:
     """54 → 20 → 20 → 20 → 7; in the paper's setting the two inner layers are one."""
     inner = rop.Linear(20, 20)
     again = inner if _is_paper(setting) else rop.Linear(20, 20)
-    return rop.Sequential(rop.Linear(54, 20), rop.ReLU(), inner, rop.ReLU(), again, rop.ReLU(), rop.Linear(20, 7),
-                          *_outputs(setting))  # fmt: skip
+    return rop.Sequential(
+        rop.Linear(54, 20), rop.ReLU(), inner, rop.ReLU(), again, rop.ReLU(), rop.Linear(20, 7), *_outputs(setting)
+    )
 
 
 def _convolutions(channels: tuple[int, ...]) -> list[Any]:
@@ -62,14 +63,21 @@ def _convolutions(channels: tuple[int, ...]) -> list[Any]:
 
 def usps_net(setting: str) -> Graph:
     """Three convolutions (8, 16, 32 channels) with ReLU and 2×2 max-pooling, then 64 and 10 nodes."""
-    return rop.Sequential(*_convolutions((8, 16, 32)), rop.Flatten(), rop.Linear(128, 64), rop.ReLU(),
-                          rop.Linear(64, 10), *_outputs(setting))  # fmt: skip
+    return rop.Sequential(
+        *_convolutions((8, 16, 32)),
+        rop.Flatten(),
+        rop.Linear(128, 64),
+        rop.ReLU(),
+        rop.Linear(64, 10),
+        *_outputs(setting),
+    )
 
 
 def digits_net(setting: str) -> Graph:
     """The same idea for 8×8 images: two convolutions, then 32 and 10 nodes."""
-    return rop.Sequential(*_convolutions((8, 16)), rop.Flatten(), rop.Linear(64, 32), rop.ReLU(), rop.Linear(32, 10),
-                          *_outputs(setting))  # fmt: skip
+    return rop.Sequential(
+        *_convolutions((8, 16)), rop.Flatten(), rop.Linear(64, 32), rop.ReLU(), rop.Linear(32, 10), *_outputs(setting)
+    )
 
 
 def _forest_sgd(batch_size: int) -> Optimizer:

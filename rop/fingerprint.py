@@ -67,8 +67,11 @@ def _graph(net: Graph) -> dict[str, Any]:
     """Layers by name, in the order of their parameters, and which of them reads what; a tied layer appears twice in
     the wiring."""
     place = {node: number for number, node in enumerate(net.nodes)}
-    wiring = [[net.name_of(node.layer), *(place[source] for source in node.inputs)]
-              for node in net.nodes if node.layer is not None]  # fmt: skip
+    wiring = [
+        [net.name_of(node.layer), *(place[source] for source in node.inputs)]
+        for node in net.nodes
+        if node.layer is not None
+    ]
     return {"layers": [[net.name_of(layer), described(layer)] for layer in net.layers], "wiring": wiring}
 
 
@@ -131,8 +134,11 @@ def _function(function: types.FunctionType, seen: tuple[Any, ...]) -> Any:
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     around = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
     around |= {name: cell.cell_contents for name, cell in cells if cell != types.CellType()}
-    used = [[name, _function(value, (*seen, function)) if isinstance(value, types.FunctionType) else described(value)]
-            for name, value in sorted(around.items()) if _constant(value)]  # fmt: skip
+    used = [
+        [name, _function(value, (*seen, function)) if isinstance(value, types.FunctionType) else described(value)]
+        for name, value in sorted(around.items())
+        if _constant(value)
+    ]
     defaults = [described(value) for value in function.__defaults__ or () if _constant(value)]
     content = json.dumps([_code(function.__code__), defaults, used])
     return ["function", hashlib.sha256(content.encode()).hexdigest()[:32]]

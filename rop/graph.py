@@ -328,8 +328,9 @@ def _check_member(index: int, layer: Any) -> None:
 def _input_shape(shape: Sequence[int]) -> Shape:
     """The shape of one sample as a tuple of positive integers."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise ArgumentTypeError("input_shape must be a tuple such as (1, 28, 28), without the batch, got "
-                                f"{shown(shape)}")
+        raise ArgumentTypeError(
+            f"input_shape must be a tuple such as (1, 28, 28), without the batch, got {shown(shape)}"
+        )
     return tuple(check_int("input_shape", f"axis {axis}", size) for axis, size in enumerate(shape))
 
 

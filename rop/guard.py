@@ -21,11 +21,11 @@ import numpy as np
 from rop.errors import RopError
 
 ACTIVE = os.environ.get("ROP_GUARD", "0") not in ("", "0")
-BYTES = 128 if ACTIVE else 0            # of a gap before or after a space; whole cache lines keep the alignment
-ROWS = 1 if ACTIVE else 0               # of a gap between buffers of a plane
-NUMBERS = 16 if ACTIVE else 0           # of a gap between the pieces of any other space
+BYTES = 128 if ACTIVE else 0  # of a gap before or after a space; whole cache lines keep the alignment
+ROWS = 1 if ACTIVE else 0  # of a gap between buffers of a plane
+NUMBERS = 16 if ACTIVE else 0  # of a gap between the pieces of any other space
 
-QUIET_NAN = {"f4": 0x7FC0_0000, "f8": 0x7FF8_0000_0000_0000, "i8": -(1 << 62)}       # for integers a wild number
+QUIET_NAN = {"f4": 0x7FC0_0000, "f8": 0x7FF8_0000_0000_0000, "i8": -(1 << 62)}  # for integers a wild number
 _numbers = itertools.count(1)
 
 
@@ -57,8 +57,10 @@ def edges(name: str, array: np.ndarray) -> list[Zone]:
     """The gaps before and after an array that was allocated with gaps around it."""
     start, kind = int(array.ctypes.data), f"i{array.dtype.itemsize}"
     places = {f"before {name}": start - BYTES, f"after {name}": start + array.nbytes}
-    return [Zone(where, np.frombuffer(memoryview((ctypes.c_char * BYTES).from_address(place)), kind),
-                 _canary(array.dtype)) for where, place in places.items()]
+    return [
+        Zone(where, np.frombuffer(memoryview((ctypes.c_char * BYTES).from_address(place)), kind), _canary(array.dtype))
+        for where, place in places.items()
+    ]
 
 
 def _canary(dtype: Any) -> int:

@@ -26,6 +26,7 @@ inverse (K + λI)⁻¹ v that is the paper's preconditioner T, and (θI − K)�
 >>> bool(np.allclose(K.solve(K.matvec(v) + 0.1 * v), v))
 True
 """
+
 from __future__ import annotations
 
 import math
@@ -47,25 +48,25 @@ from rop.workspace import engine_lock
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
 
-PIECE = 1 << 22                         # numbers of unfolded input that are in memory at a time
+PIECE = 1 << 22  # numbers of unfolded input that are in memory at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
     """G ⊗ A of one layer, or of one group of a convolution's channels."""
 
-    layer: str                          # its name in the net
+    layer: str  # its name in the net
     group: int
-    A: np.ndarray = field(repr=False)   # (inputs + bias, inputs + bias), inputs in the order of W's columns
-    G: np.ndarray = field(repr=False)   # (outputs, outputs)
-    index: np.ndarray = field(repr=False)           # (outputs, inputs + bias): where [W b] stands in w
+    A: np.ndarray = field(repr=False)  # (inputs + bias, inputs + bias), inputs in the order of W's columns
+    G: np.ndarray = field(repr=False)  # (outputs, outputs)
+    index: np.ndarray = field(repr=False)  # (outputs, inputs + bias): where [W b] stands in w
 
     @cached_property
     def _spectrum(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Eigenvalues of G ⊗ A, (outputs, inputs + bias), and the eigenvectors of G and of A."""
         g, G = np.linalg.eigh(self.G)
         a, A = np.linalg.eigh(self.A)
-        return np.outer(np.maximum(g, 0), np.maximum(a, 0)), G, A       # below 0 by rounding only
+        return np.outer(np.maximum(g, 0), np.maximum(a, 0)), G, A  # below 0 by rounding only
 
     @property
     def values(self) -> np.ndarray:
@@ -123,8 +124,10 @@ class Kfac:
             above = max(self.largest, check_float("shifted", "ritz", ritz))
             theta = (1 + check_float("shifted", "margin", margin, positive=True)) * above
         if not check_float("shifted", "theta", theta) > self.largest:
-            raise ArgumentError(f"shifted: expected theta above {self.largest:g}, K's largest eigenvalue, got "
-                                f"{theta:g}; theta=None chooses one")
+            raise ArgumentError(
+                f"shifted: expected theta above {self.largest:g}, K's largest eigenvalue, got "
+                f"{theta:g}; theta=None chooses one"
+            )
         return Shifted(self, theta)
 
     def _apply(self, function: Callable[[np.ndarray], np.ndarray], v: Any) -> np.ndarray:
@@ -132,8 +135,9 @@ class Kfac:
         array = as_array("Kfac: v", v)
         if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or array.shape[0] != self.shape[0]:
             n = self.shape[0]
-            raise ArgumentError(f"Kfac: expected real numbers of shape ({n},) or ({n}, m), got {array.dtype} of shape "
-                                f"{array.shape}")
+            raise ArgumentError(
+                f"Kfac: expected real numbers of shape ({n},) or ({n}, m), got {array.dtype} of shape {array.shape}"
+            )
         rows = np.atleast_2d(array.T.astype(np.float64))
         result = rows * function(np.zeros(1))
         for block in self.blocks:
@@ -199,7 +203,7 @@ def _outputs(p: Point) -> np.ndarray:
     plan = p._f._workspace.plan
     value, shape = plan.output, plan.shapes[plan.graph.output]
     parts = [rows(value.buffer.start[0], value.rows)[:, counted] for rows, counted, _ in _tiles(p)]
-    z = np.concatenate(parts, axis=1).astype(np.float64)            # (pixel and channel, sample)
+    z = np.concatenate(parts, axis=1).astype(np.float64)  # (pixel and channel, sample)
     if not np.isfinite(z).all():
         raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
     return z.reshape(value.pixels, value.channels, -1).transpose(2, 1, 0).reshape(-1, *shape)
@@ -215,20 +219,35 @@ def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return (rng.random(z.shape) < 0.5 * (1 + np.tanh(z / 2))).astype(np.float64)
     if isinstance(loss, MSE):
         return z + math.sqrt(0.5) * rng.standard_normal(z.shape)
-    raise ArgumentError(f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
-                        f"{type(loss).__name__}; use fisher='empirical'")
+    raise ArgumentError(
+        f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
+        f"{type(loss).__name__}; use fisher='empirical'"
+    )
 
 
 def _with_targets(f: Objective, y: np.ndarray) -> Objective:
     """The objective with other targets, each counting the same."""
     x, loss = f._data.x.reshape(-1, *f._shape), f.loss
-    even = (getattr(loss, "weight", None) is None and not getattr(loss, "label_smoothing", 0.0)
-            and getattr(loss, "ignore_index", -1) < 0)
+    even = (
+        getattr(loss, "weight", None) is None
+        and not getattr(loss, "label_smoothing", 0.0)
+        and getattr(loss, "ignore_index", -1) < 0
+    )
     if even:
         return f.with_data(x, y)
     plain = kind_of(loss, LOSSES.values(), "kfac")(reduction=loss.reduction)
-    return Objective(f.net, plain, x, y, dtype=f.dtype, training=f.training,
-                     state=f._state, device=f.device, check_finite=f.check_finite, memory_limit=f.memory_limit)
+    return Objective(
+        f.net,
+        plain,
+        x,
+        y,
+        dtype=f.dtype,
+        training=f.training,
+        state=f._state,
+        device=f.device,
+        check_finite=f.check_finite,
+        memory_limit=f.memory_limit,
+    )
 
 
 def _weights(f: Objective) -> np.ndarray:
@@ -239,7 +258,7 @@ def _weights(f: Objective) -> np.ndarray:
 
 
 # --------------------------------------------------------------------------------------------- reading the workspace
-Rows = Callable[[int, int], np.ndarray]                 # first row, number of rows -> (rows, lanes) of order 0
+Rows = Callable[[int, int], np.ndarray]  # first row, number of rows -> (rows, lanes) of order 0
 
 
 def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
@@ -248,8 +267,9 @@ def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
     samples = p._f._data.samples.reshape(space.tiles, space.lanes)
     for first, plane in space.order_zero():
         for tile, words in enumerate(plane):
+
             def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
-                return words[start * space.lanes:(start + number) * space.lanes].reshape(number, space.lanes)
+                return words[start * space.lanes : (start + number) * space.lanes].reshape(number, space.lanes)
 
             counted = samples[first + tile] >= 0
             yield rows, counted, samples[first + tile][counted]
@@ -260,9 +280,9 @@ def _pairs(p: Point, operation: Products) -> Iterator[tuple[np.ndarray, np.ndarr
     its outputs δ (groups, outputs, N), and the sample of each of the N locations. Σ δ āᵀ is its part of ∇f."""
     x, geometry, groups = operation.source, operation.geometry, operation.groups
     pixel_in, pixel_out, tap = geometry.triples()
-    reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)      # by default the pixel of zeros
+    reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)  # by default the pixel of zeros
     reads[pixel_out, tap] = pixel_in
-    order = np.argsort(operation.weight_index()[0, 0].ravel())                      # the order of W's columns
+    order = np.argsort(operation.weight_index()[0, 0].ravel())  # the order of W's columns
     step = max(1, PIECE // (operation.inputs * geometry.taps * p._f._workspace.lanes))
     for rows, counted, samples in _tiles(p):
         lanes = samples.size
@@ -271,13 +291,13 @@ def _pairs(p: Point, operation: Products) -> Iterator[tuple[np.ndarray, np.ndarr
         delta = rows(operation.delta.start[0], operation.y.rows)[:, counted].astype(np.float64)
         delta = delta.reshape(operation.pixels, groups, operation.group_rows, lanes).transpose(1, 2, 0, 3)
         for first in range(0, operation.pixels, step):
-            a = image[reads[first:first + step]]                                    # (pixel, tap, channel, lane)
+            a = image[reads[first : first + step]]  # (pixel, tap, channel, lane)
             pixels = len(a)
             a = a.reshape(pixels, geometry.taps, groups, operation.group_inputs, lanes).transpose(2, 1, 3, 0, 4)
             a = a.reshape(groups, operation.fan, pixels * lanes)[:, order]
             if operation.bias_at is not None:
                 a = np.concatenate([a, np.ones((groups, 1, pixels * lanes))], axis=1)
-            g = delta[:, :, first:first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
+            g = delta[:, :, first : first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
             yield a, g, np.tile(samples, pixels)
 
 
@@ -285,10 +305,10 @@ class _Sums:
     """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses."""
 
     def __init__(self) -> None:
-        self._inputs: dict[Layer, np.ndarray] = {}      # (groups, inputs + bias, inputs + bias)
-        self._outputs: dict[Layer, np.ndarray] = {}     # (groups, outputs, outputs)
+        self._inputs: dict[Layer, np.ndarray] = {}  # (groups, inputs + bias, inputs + bias)
+        self._outputs: dict[Layer, np.ndarray] = {}  # (groups, outputs, outputs)
         self._locations: dict[Layer, int] = {}
-        self._index: dict[Layer, np.ndarray] = {}       # (groups, outputs, inputs + bias)
+        self._index: dict[Layer, np.ndarray] = {}  # (groups, outputs, inputs + bias)
 
     def add(self, p: Point, weight: np.ndarray) -> None:
         """Takes in a point's gradients, those of each sample with its weight; inputs with the first point only."""
@@ -310,9 +330,16 @@ class _Sums:
     def blocks(self, f: Objective) -> tuple[Block, ...]:
         batch = f._workspace.batch
         return tuple(
-            Block(f.net.name_of(layer), group, A / batch, self._outputs[layer][group] / self._locations[layer],
-                  self._index[layer][group])
-            for layer, groups in self._inputs.items() for group, A in enumerate(groups))
+            Block(
+                f.net.name_of(layer),
+                group,
+                A / batch,
+                self._outputs[layer][group] / self._locations[layer],
+                self._index[layer][group],
+            )
+            for layer, groups in self._inputs.items()
+            for group, A in enumerate(groups)
+        )
 
 
 def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:

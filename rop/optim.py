@@ -87,11 +87,14 @@ def convergent(
     (0.0125, 0.0025)
     """
     if not 0.5 < check_float("convergent", "p", p) <= 1:
-        raise ArgumentError(f"convergent: expected 1/2 < p <= 1, so that the sum of the learning rates diverges and "
-                            f"that of their squares does not, got p = {p}")
+        raise ArgumentError(
+            f"convergent: expected 1/2 < p <= 1, so that the sum of the learning rates diverges and "
+            f"that of their squares does not, got p = {p}"
+        )
     if not p + check_float("convergent", "q", q) > 1:
-        raise ArgumentError(f"convergent: expected p + q > 1, so that tolerance times learning rate can be summed, got "
-                            f"p = {p}, q = {q}")
+        raise ArgumentError(
+            f"convergent: expected p + q > 1, so that tolerance times learning rate can be summed, got p = {p}, q = {q}"
+        )
     return power_law(lr, p, scale), power_law(tol, q, scale)
 
 
@@ -102,15 +105,21 @@ def values(schedule: Schedule, k: np.ndarray, epoch: int, owner: str) -> np.ndar
     """A schedule at the steps k of an epoch, as float64, checked."""
     result = as_array(owner, schedule(k, epoch) if callable(schedule) else schedule, "numbers from its schedule")
     if result.dtype.kind not in "fiu":
-        raise ArgumentTypeError(f"{owner}: expected a schedule that returns numbers, got {result[()]!r:.60} "
-                                f"({result.dtype}) in epoch {epoch}")
+        raise ArgumentTypeError(
+            f"{owner}: expected a schedule that returns numbers, got {result[()]!r:.60} "
+            f"({result.dtype}) in epoch {epoch}"
+        )
     result = result.astype(np.float64)
     if result.shape not in ((), k.shape):
-        raise ArgumentError(f"{owner}: expected a schedule that returns one number, or one for each of the {k.size} "
-                            f"steps it is given, got shape {result.shape}")
+        raise ArgumentError(
+            f"{owner}: expected a schedule that returns one number, or one for each of the {k.size} "
+            f"steps it is given, got shape {result.shape}"
+        )
     if not (np.isfinite(result).all() and (result >= 0).all()):
-        raise ArgumentError(f"{owner}: expected finite numbers of at least 0 from its schedule, got "
-                            f"{result.min():g} to {result.max():g} in epoch {epoch}")
+        raise ArgumentError(
+            f"{owner}: expected finite numbers of at least 0 from its schedule, got "
+            f"{result.min():g} to {result.max():g} in epoch {epoch}"
+        )
     return np.broadcast_to(result, k.shape)
 
 
@@ -142,7 +151,7 @@ def revive(value: Any) -> Any:
     value = completed(value)
     kinds: dict[str, Any] = {**SCHEDULES, "SGD": SGD, "Adam": Adam, "SpectralRadius": SpectralRadius}
     if value.get("is") not in tuple(kinds):
-        raise ArgumentError(f"settings: expected one of {', '.join(kinds)} as \"is\", got {value.get('is')!r}")
+        raise ArgumentError(f'settings: expected one of {", ".join(kinds)} as "is", got {value.get("is")!r}')
     given = {name: revive(part) for name, part in value.items() if name != "is"}
     if isinstance(given.get("betas"), list):
         given["betas"] = tuple(given["betas"])
@@ -179,8 +188,9 @@ class SGD:
     def __post_init__(self) -> None:
         _check_schedule("SGD", "lr", self.lr)
         if not 0 <= check_float("SGD", "momentum", self.momentum) < 1:
-            raise ArgumentError(f"SGD: momentum must lie in [0, 1), got {self.momentum}; with 1 no step is ever "
-                                "forgotten, 0.9 is usual")
+            raise ArgumentError(
+                f"SGD: momentum must lie in [0, 1), got {self.momentum}; with 1 no step is ever forgotten, 0.9 is usual"
+            )
         check_float("SGD", "weight_decay", self.weight_decay, minimum=0)
         if check_bool("SGD", "nesterov", self.nesterov) and self.momentum == 0:
             raise ArgumentError("SGD: nesterov needs momentum, got momentum = 0; give momentum=0.9, say")
@@ -267,8 +277,10 @@ class SpectralRadius:
         check_int(owner, "products", self.products)
         check_int(owner, "refresh", self.refresh)
         if self.solver == "track" and not self.warm_start:
-            raise ArgumentError("SpectralRadius: solver 'track' follows the eigenvector from step to step, got "
-                                "warm_start=False; use solver='power'")
+            raise ArgumentError(
+                "SpectralRadius: solver 'track' follows the eigenvector from step to step, got "
+                "warm_start=False; use solver='power'"
+            )
 
     @property
     def compiled(self) -> bool:
@@ -281,8 +293,10 @@ def check_settings(owner: str, optimizer: Any, regularizer: Any) -> None:
 
     >>> check_settings("train", SGD(), None)
     """
-    for value, kinds, name in ((optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
-                               (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)")):
+    for value, kinds, name in (
+        (optimizer, (SGD, Adam), "optimizer=rop.SGD(...) or rop.Adam(...)"),
+        (regularizer, (SpectralRadius, type(None)), "regularizer=rop.SpectralRadius(...)"),
+    ):
         if type(value) not in kinds:
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             if isinstance(value, kinds):

@@ -7,16 +7,16 @@ from __future__ import annotations
 import statistics
 import time
 
-FIRST = 4               # calls with threads before the other way is tried
-TRIAL = 3               # calls of a trial, at least,
-TRIAL_SECONDS = 5e-3    # and what they take together: in the first half threads wake, find a core and warm its cache
-BETWEEN = 20            # times as long as a trial took the better way goes on before the other one is tried again,
-SOON = 2                # or just so long when threads have been left: more often than not a disturbance is over soon
-NEW = 0.25              # weight of a new measurement in the average, less for calls that are short beside a trial,
-MOST = 2.0              # which counts as at most so many times the average: a single interruption does not decide
-CLEARLY = 0.8           # threads are left only for what takes less than this part of their time: a few calls mislead
-LONG = 5e-3             # seconds of a call that always uses threads: at worst they take turns, and trials are dear
-PAUSE = 1e-3            # seconds without a call after which threads sleep and caches are cold: that call does not count
+FIRST = 4  # calls with threads before the other way is tried
+TRIAL = 3  # calls of a trial, at least,
+TRIAL_SECONDS = 5e-3  # and what they take together: in the first half threads wake, find a core and warm its cache
+BETWEEN = 20  # times as long as a trial took the better way goes on before the other one is tried again,
+SOON = 2  # or just so long when threads have been left: more often than not a disturbance is over soon
+NEW = 0.25  # weight of a new measurement in the average, less for calls that are short beside a trial,
+MOST = 2.0  # which counts as at most so many times the average: a single interruption does not decide
+CLEARLY = 0.8  # threads are left only for what takes less than this part of their time: a few calls mislead
+LONG = 5e-3  # seconds of a call that always uses threads: at worst they take turns, and trials are dear
+PAUSE = 1e-3  # seconds without a call after which threads sleep and caches are cold: that call does not count
 
 
 class Pace:
@@ -27,12 +27,12 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._way = True                                # whether threads are in use, but for trials of the other way
-        self._usual: float | None = None                # average seconds of a call this way,
-        self._other = float("inf")                      # and of the last trial of the other
-        self._calls = FIRST                             # before a trial,
-        self._seconds = 0.0                             # and seconds of calls
-        self._trial: list[float] | None = None          # seconds of its calls, while one is under way
+        self._way = True  # whether threads are in use, but for trials of the other way
+        self._usual: float | None = None  # average seconds of a call this way,
+        self._other = float("inf")  # and of the last trial of the other
+        self._calls = FIRST  # before a trial,
+        self._seconds = 0.0  # and seconds of calls
+        self._trial: list[float] | None = None  # seconds of its calls, while one is under way
         self._between = BETWEEN
         self._ended = float("-inf")
         self._warm = False
@@ -40,7 +40,7 @@ class Pace:
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
         self._warm = time.perf_counter() - self._ended < PAUSE
-        if not self._warm and self._trial is None and not self._way:        # what was in the way may be gone
+        if not self._warm and self._trial is None and not self._way:  # what was in the way may be gone
             self._trial = []
         return self._way != (self._trial is not None)
 
@@ -50,7 +50,7 @@ class Pace:
         if self._trial is not None:
             self._trial.append(seconds)
             if len(self._trial) >= TRIAL and sum(self._trial) >= TRIAL_SECONDS:
-                self._decide(_typical(self._trial[len(self._trial) // 2:]))
+                self._decide(_typical(self._trial[len(self._trial) // 2 :]))
             return
         usual = seconds if self._usual is None else self._usual
         weight = min(NEW, seconds / TRIAL_SECONDS)

@@ -31,8 +31,17 @@ class Penalty:
         random = np.random.default_rng(seed).standard_normal(size)
         self.v = (random / np.linalg.norm(random)).astype(dtype)
 
-    def at(self, p: Point, number: int, *, mu: float, tol: float, rate: float, preconditioner: Any = None,
-           free: np.ndarray | None = None) -> tuple[eigen.Eigen, np.ndarray | None]:
+    def at(
+        self,
+        p: Point,
+        number: int,
+        *,
+        mu: float,
+        tol: float,
+        rate: float,
+        preconditioner: Any = None,
+        free: np.ndarray | None = None,
+    ) -> tuple[eigen.Eigen, np.ndarray | None]:
         """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
 
         ``number`` counts the steps before this one, ``rate`` is the learning rate that the step will use, and ``free``

@@ -5,6 +5,7 @@ is a number of rows in each of them. ``Code`` collects the instructions of a pas
 space and an offset). ``Bound`` gives the spaces their addresses and makes the table that the interpreter
 runs. What a layer contributes is written in rop/lowering/; nothing here knows a formula.
 """
+
 from __future__ import annotations
 
 import struct
@@ -27,7 +28,7 @@ class Ref:
 
     space: str
     offset: int = 0
-    step: int | None = None          # None: the space's own step per tile
+    step: int | None = None  # None: the space's own step per tile
 
     def plus(self, offset: int) -> Ref:
         return Ref(self.space, self.offset + offset, self.step)
@@ -41,7 +42,7 @@ class Buffer:
     """Rows of a tile: where they start in the plane of each order."""
 
     rows: int
-    start: dict[int, int]            # order -> first row
+    start: dict[int, int]  # order -> first row
 
 
 @dataclass
@@ -63,8 +64,8 @@ class Code:
 
     def __init__(self) -> None:
         self.stages: list[Stage] = []
-        self.wanted = False              # whether the parameters' gradient of the current order is wanted,
-        self.slot = 0                    # and from which slot of partial sums it will be collected
+        self.wanted = False  # whether the parameters' gradient of the current order is wanted,
+        self.slot = 0  # and from which slot of partial sums it will be collected
 
     def _add(self, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
         missing = set(kernel.operands) ^ set(operands)
@@ -142,7 +143,7 @@ class Bound:
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
         self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
-        self._moving: dict[str, list[tuple[int, int, int]]] = {}      # space -> row, operand, offset in it
+        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # space -> row, operand, offset in it
         row = 0
         for s, stage in enumerate(stages):
             self.stages[s] = row, row + len(stage.instructions), stage.units
@@ -167,4 +168,3 @@ class Bound:
         for space, address in addresses.items():
             for row, i, offset in self._moving.get(space, ()):
                 self.table[row, 1 + i] = address + offset
-

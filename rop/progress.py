@@ -35,13 +35,18 @@ class Bar(Quiet):
         if not numbers and len(reports):
             mean = reports.mean(axis=0)
             numbers = f"loss {mean[LOSS]:.4f}" + (f"  ρ {mean[RHO]:.3g}" if mean[RHO] else "")
-        self._progress.update(self._task, completed=(epoch - 1) * self._per_epoch + step,
-                              epoch=f"{epoch}/{self._epochs}", numbers=numbers)  # fmt: skip
+        self._progress.update(
+            self._task, completed=(epoch - 1) * self._per_epoch + step, epoch=f"{epoch}/{self._epochs}", numbers=numbers
+        )
 
     def epoch(self, row: dict[str, float]) -> None:
         self._numbers = summary(row)
-        self._progress.update(self._task, completed=row["epoch"] * self._per_epoch, numbers=self._numbers,
-                              epoch=f"{int(row['epoch'])}/{self._epochs}")  # fmt: skip
+        self._progress.update(
+            self._task,
+            completed=row["epoch"] * self._per_epoch,
+            numbers=self._numbers,
+            epoch=f"{int(row['epoch'])}/{self._epochs}",
+        )
 
 
 def summary(row: dict[str, float]) -> str:
@@ -63,7 +68,13 @@ def shown(epochs: int, per_epoch: int, regularized: bool) -> Iterator[Bar]:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     except ImportError as error:
         raise missing_package("train: progress=True", "rich", "train", error) from error
-    columns = [TextColumn("epoch {task.fields[epoch]}"), BarColumn(bar_width=24), TextColumn("{task.fields[numbers]}"),
-               TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=False)]  # fmt: skip
+    columns = [
+        TextColumn("epoch {task.fields[epoch]}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[numbers]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    ]
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         yield Bar(progress, epochs, per_epoch)

@@ -49,6 +49,7 @@ class Reference:
 # layers: one torch expression per class name; `p` holds the layer's parameters
 # ---------------------------------------------------------------------------------------------------------------
 
+
 def gelu_tanh(x: Tensor) -> Tensor:
     """GELU's approximation in primitives: torch's own gives NaN at third order for large |x|."""
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -64,6 +65,7 @@ ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "SiLU": lambda layer, x: F.silu(x),
     "GELU": lambda layer, x: gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x),
 }
+
 
 class GivenDerivative(torch.autograd.Function):
     """Derivative number k of an activation of a user's own, as its scalar function gives it; the gradient is number

@@ -1,10 +1,10 @@
 """Run folders: training by the command line, and what can be done with a trained net.
 
-    config.json      what was asked for; everything else follows from it
-    checkpoint.npz   where the run stands
-    history.csv      a row per epoch
-    weights.npz      w and state, the best on validation data
-    curves.png       loss, accuracy and ρ by epoch (needs matplotlib)
+config.json      what was asked for; everything else follows from it
+checkpoint.npz   where the run stands
+history.csv      a row per epoch
+weights.npz      w and state, the best on validation data
+curves.png       loss, accuracy and ρ by epoch (needs matplotlib)
 """
 
 from __future__ import annotations
@@ -61,16 +61,20 @@ class Run:
             with open(path, "rb") as file:
                 config = json.loads(file.read(LARGEST_CONFIG).decode("utf-8"))
         except FileNotFoundError:
-            raise ArgumentError(f"{folder}: expected the folder of a run, with a file {CONFIG}, found none; rop train "
-                                f"DATASET --out {folder} makes one") from None  # fmt: skip
+            raise ArgumentError(
+                f"{folder}: expected the folder of a run, with a file {CONFIG}, found none; rop train "
+                f"DATASET --out {folder} makes one"
+            ) from None
         except (OSError, ValueError, RecursionError) as error:
             raise ArgumentError(f"{path}: expected the configuration of a run, got {error}") from error
         if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") not in (1, VERSION):
             raise ArgumentError(f"{path}: expected the configuration of a run of this version of rop, got another file")
         written = config.pop("digest", None)
         if written != _digest(config) and not (written is None and config["version"] == 1):
-            raise ArgumentError(f"{path}: expected the configuration as it was written, got one that was changed or "
-                                "damaged since (its digest is another); bring back a copy")  # fmt: skip
+            raise ArgumentError(
+                f"{path}: expected the configuration as it was written, got one that was changed or "
+                "damaged since (its digest is another); bring back a copy"
+            )
         try:
             return cls(config, Path(folder))
         except (RopError, KeyError, TypeError, ValueError, AttributeError) as error:
@@ -89,14 +93,17 @@ class Run:
         if self.folder is None:
             return
         if (self.folder / CONFIG).exists():
-            raise ArgumentError(f"{self.folder}: there is a run in this folder; rop resume {self.folder} goes on with "
-                                "it, --out names another one")  # fmt: skip
+            raise ArgumentError(
+                f"{self.folder}: there is a run in this folder; rop resume {self.folder} goes on with "
+                "it, --out names another one"
+            )
         text = json.dumps({**self.config, "digest": _digest(self.config)}, indent=2)
         try:
             files.write_text(self.folder / CONFIG, text + "\n")
         except FileError as error:
-            raise ArgumentError(f"{self.folder}: expected a folder to write to, got {error.__cause__}; --out names "
-                                "another one") from error  # fmt: skip
+            raise ArgumentError(
+                f"{self.folder}: expected a folder to write to, got {error.__cause__}; --out names another one"
+            ) from error
 
     def train(self, data: str | None = None, progress: bool = False, profile: bool = False) -> Fit:
         """Trains, or goes on; writes what belongs into the folder."""
@@ -105,9 +112,20 @@ class Run:
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
         options["device"] = self.device
         try:
-            fit = train(self.net, self.loss, found.train, validation=found.validation, optimizer=self.optimizer,
-                        regularizer=self.regularizer, checkpoint=self.folder, resume=self.folder is not None,
-                        progress=progress, profile=profile, callbacks=[self._keep_history], **options)  # fmt: skip
+            fit = train(
+                self.net,
+                self.loss,
+                found.train,
+                validation=found.validation,
+                optimizer=self.optimizer,
+                regularizer=self.regularizer,
+                checkpoint=self.folder,
+                resume=self.folder is not None,
+                progress=progress,
+                profile=profile,
+                callbacks=[self._keep_history],
+                **options,
+            )
             if self.folder is not None:
                 self.write(fit)
         except FileError as error:
@@ -123,9 +141,11 @@ class Run:
             files.remove_leftovers(self.folder / name)
         results = [name for name in (HISTORY, WEIGHTS) if (self.folder / name).exists()]
         if results and not (self.folder / files.FILE).exists():
-            raise ArgumentError(f"{self.folder / files.FILE}: expected the checkpoint of a run that has begun, as "
-                                f"{results[0]} shows, found none; bring back a copy, or move {' and '.join(results)} "
-                                "away to start again")  # fmt: skip
+            raise ArgumentError(
+                f"{self.folder / files.FILE}: expected the checkpoint of a run that has begun, as "
+                f"{results[0]} shows, found none; bring back a copy, or move {' and '.join(results)} "
+                "away to start again"
+            )
 
     def _keep_history(self, row: Row, fit: Fit) -> None:
         if self.folder is not None and len(fit.history) % 10 == 1:
@@ -167,8 +187,9 @@ class Run:
     def full_objective(self, w: np.ndarray, state: dict[str, np.ndarray]) -> rop.Objective:
         """The loss on the whole training set, with running statistics."""
         x, y = self.data().train
-        return rop.Objective(self.net, self.loss, x, y, dtype=w.dtype, training=False, state=state or None,
-                             device=self.device)  # fmt: skip
+        return rop.Objective(
+            self.net, self.loss, x, y, dtype=w.dtype, training=False, state=state or None, device=self.device
+        )
 
     def results(self, fit: Fit) -> dict[str, Any]:
         """What a run comes to, on the test set and on the whole training set."""
@@ -191,10 +212,20 @@ class Run:
         }
 
 
-def new_config(dataset: str, *, setting: str = "paper", mu: float | None = None, epochs: int | None = None,
-               batch_size: int | None = None, optimizer: optim.Optimizer | None = None, seed: int = 0,
-               dtype: str = "float32", device: str = "cpu", data: str | None = None,
-               **regularizer: Any) -> dict[str, Any]:  # fmt: skip
+def new_config(
+    dataset: str,
+    *,
+    setting: str = "paper",
+    mu: float | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    optimizer: optim.Optimizer | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    data: str | None = None,
+    **regularizer: Any,
+) -> dict[str, Any]:
     """The configuration of a run: the experiment's defaults, and what is given instead of them."""
     usual = experiment(dataset)
     size = usual.batch_size if batch_size is None else batch_size
@@ -258,6 +289,7 @@ def pyplot() -> Any:
         return None
     matplotlib.use("Agg")
     from matplotlib import pyplot
+
     return pyplot
 
 
@@ -266,16 +298,23 @@ def plot_curves(history: list[Row], path: Path, title: str) -> None:
     plt = pyplot()
     if plt is None or not history:
         return
-    panels = [("loss", ["loss", "valid_loss"]), ("accuracy", ["accuracy", "valid_accuracy"]),
-              ("ρ of the batches", ["rho"])]  # fmt: skip
+    panels = [
+        ("loss", ["loss", "valid_loss"]),
+        ("accuracy", ["accuracy", "valid_accuracy"]),
+        ("ρ of the batches", ["rho"]),
+    ]
     shown = [(label, [n for n in names if n in history[0]]) for label, names in panels]
     shown = [(label, names) for label, names in shown if names]
     figure, axes = plt.subplots(1, len(shown), figsize=(4 * len(shown), 3), squeeze=False, layout="constrained")
     epochs = [row["epoch"] for row in history]
     for axis, (label, names) in zip(axes[0], shown, strict=True):
         for name in names:
-            axis.plot(epochs, [row[name] for row in history], label="validation" if "valid" in name else "training",
-                      marker="." if len(history) < 40 else "")  # fmt: skip
+            axis.plot(
+                epochs,
+                [row[name] for row in history],
+                label="validation" if "valid" in name else "training",
+                marker="." if len(history) < 40 else "",
+            )
         axis.set(xlabel="epoch", ylabel=label)
         axis.grid(alpha=0.3)
         if len(names) > 1:

@@ -151,7 +151,8 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         options: dict[str, Any] = {}
         if self.early_stopping:
             X, held_out, labels, held_out_labels = train_test_split(
-                X, labels, test_size=self.validation_fraction, stratify=labels, random_state=self._seed)
+                X, labels, test_size=self.validation_fraction, stratify=labels, random_state=self._seed
+            )
             options = {"validation": (self._shaped(held_out), held_out_labels), "callbacks": [self._patience()]}
         self._train(X, labels, self.epochs, **options)
         return self
@@ -177,8 +178,10 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
             self.classes_ = np.unique(classes)
             self._begin()
         elif classes is not None and not np.array_equal(np.unique(classes), self.classes_):
-            raise ArgumentError(f"{OWNER}: expected the classes of the first call, {self.classes_.tolist()}, got "
-                                f"{np.unique(classes).tolist()}")
+            raise ArgumentError(
+                f"{OWNER}: expected the classes of the first call, {self.classes_.tolist()}, got "
+                f"{np.unique(classes).tolist()}"
+            )
         self._train(X, self._labels(y), epochs=1, start=self._fit)
         return self
 
@@ -196,9 +199,19 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         self.net_ = self._made_net()
 
     def _train(self, X: np.ndarray, labels: np.ndarray, epochs: int, **options: Any) -> None:
-        fit = train(self.net_, CrossEntropy(), (self._shaped(X), labels), epochs=epochs, seed=self._seed,
-                    batch_size=self._batch_size(len(X)), optimizer=self._made_optimizer(),
-                    regularizer=self._made_penalty(), dtype=self.dtype, progress=bool(self.verbose), **options)
+        fit = train(
+            self.net_,
+            CrossEntropy(),
+            (self._shaped(X), labels),
+            epochs=epochs,
+            seed=self._seed,
+            batch_size=self._batch_size(len(X)),
+            optimizer=self._made_optimizer(),
+            regularizer=self._made_penalty(),
+            dtype=self.dtype,
+            progress=bool(self.verbose),
+            **options,
+        )
         self.w_, self.state_ = fit.w, fit.state
         self.history_ = [*self.history_, *fit.history]
         self.n_iter_ = len(self.history_)
@@ -221,23 +234,34 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         if not isinstance(net, Graph):
             net = net(features, classes) if callable(net) else net
         if not isinstance(net, Graph):
-            raise ArgumentTypeError(f"{OWNER}: net must be a rop.Sequential, a rop.Graph or a function (n_features, "
-                                    f"n_classes) that returns one, got {type(net).__name__}")
+            raise ArgumentTypeError(
+                f"{OWNER}: net must be a rop.Sequential, a rop.Graph or a function (n_features, "
+                f"n_classes) that returns one, got {type(net).__name__}"
+            )
         if self.input_shape is not None and not isinstance(self.input_shape, (tuple, list)):
-            raise ArgumentTypeError(f"{OWNER}: input_shape must be a tuple such as (1, 28, 28), got "
-                                    f"{self.input_shape!r}")
-        if self.input_shape is not None and prod(
-                check_int(OWNER, "input_shape", size) for size in self.input_shape) != features:
-            raise ArgumentError(f"{OWNER}: input_shape must have as many numbers as X has features, {features}, got "
-                                f"{tuple(self.input_shape)}")
+            raise ArgumentTypeError(
+                f"{OWNER}: input_shape must be a tuple such as (1, 28, 28), got {self.input_shape!r}"
+            )
+        if (
+            self.input_shape is not None
+            and prod(check_int(OWNER, "input_shape", size) for size in self.input_shape) != features
+        ):
+            raise ArgumentError(
+                f"{OWNER}: input_shape must have as many numbers as X has features, {features}, got "
+                f"{tuple(self.input_shape)}"
+            )
         try:
             output = net.shapes(self._sample_shape)[net.output]
         except ArgumentError as error:
-            raise ArgumentError(f"{OWNER}: net does not fit samples of shape {self._sample_shape}: {error}; "
-                                "input_shape says what a sample looks like") from error
+            raise ArgumentError(
+                f"{OWNER}: net does not fit samples of shape {self._sample_shape}: {error}; "
+                "input_shape says what a sample looks like"
+            ) from error
         if output != (classes,):
-            raise ArgumentError(f"{OWNER}: net must give {classes} numbers for a sample, a logit for each of the "
-                                f"{classes} classes in y, got an output of shape {output}")
+            raise ArgumentError(
+                f"{OWNER}: net must give {classes} numbers for a sample, a logit for each of the "
+                f"{classes} classes in y, got an output of shape {output}"
+            )
         return net
 
     def _mlp(self) -> Graph:
@@ -296,8 +320,15 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         uses its running statistics, as in predict."""
         check_is_fitted(self)
         X, y = self._validated(X, y, reset=False)
-        f = Objective(self.net_, CrossEntropy(), self._shaped(X), self._labels(y), dtype=self.w_.dtype, training=False,
-                      state=self.state_)
+        f = Objective(
+            self.net_,
+            CrossEntropy(),
+            self._shaped(X),
+            self._labels(y),
+            dtype=self.w_.dtype,
+            training=False,
+            state=self.state_,
+        )
         return f.at(self.w_)
 
     @property
@@ -321,8 +352,9 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         """y as numbers of classes."""
         unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
-            raise ArgumentError(f"{OWNER}: y must have the classes {self.classes_.tolist()} only, got "
-                                f"{unknown[0].item()!r}")
+            raise ArgumentError(
+                f"{OWNER}: y must have the classes {self.classes_.tolist()} only, got {unknown[0].item()!r}"
+            )
         return np.searchsorted(self.classes_, y)
 
 

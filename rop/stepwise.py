@@ -21,8 +21,9 @@ class RunningAverages:
 
     def __init__(self, net: Graph, state: dict[str, np.ndarray]):
         self.state = state
-        self._parts = {net.name_of(node.layer): node.layer.momentum for node in net.nodes
-                       if isinstance(node.layer, BatchNorm)}  # fmt: skip
+        self._parts = {
+            net.name_of(node.layer): node.layer.momentum for node in net.nodes if isinstance(node.layer, BatchNorm)
+        }
 
     def take_in(self, statistics: Mapping[str, np.ndarray]) -> None:
         """Moves them towards the statistics of a batch."""
@@ -33,9 +34,23 @@ class RunningAverages:
 class Stepwise(OnHost):
     """Steps of min f(w) + μ·max(0, ρ − K) with any solver of rop.eigen; see Descent for the arguments."""
 
-    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray, dtype: Any,
-                 optimizer: Optimizer, regularizer: SpectralRadius, state: Mapping[str, np.ndarray] | None = None,
-                 seed: int = 0, profile: bool = False, device: str = "cpu"):  # fmt: skip
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: np.ndarray,
+        y: Any,
+        *,
+        batch_size: int,
+        w: np.ndarray,
+        dtype: Any,
+        optimizer: Optimizer,
+        regularizer: SpectralRadius,
+        state: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+        profile: bool = False,
+        device: str = "cpu",
+    ):
         self.dtype, self.batch = np.dtype(dtype), batch_size
         self.x, self.y = check_data(x, self.dtype, check_finite=True), np.asarray(y)
         self.optimizer, self.regularizer, self.seed = optimizer, regularizer, seed
@@ -61,14 +76,23 @@ class Stepwise(OnHost):
 
     def begin(self, order: np.ndarray) -> int:
         steps = len(order) // self.batch
-        self._batches = order[:steps * self.batch].reshape(steps, self.batch)
+        self._batches = order[: steps * self.batch].reshape(steps, self.batch)
         return steps
 
-    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
-            stop: Callable[[], bool] | None = None) -> np.ndarray:  # fmt: skip
+    def run(
+        self,
+        first: int,
+        count: int,
+        *,
+        rate: Any,
+        mu: Any = 0.0,
+        tol: Any = 0.0,
+        before: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """As Descent.run."""
         reports: list[list[float]] = []
-        batches = self._batches[first:first + count]
+        batches = self._batches[first : first + count]
         given = np.broadcast_arrays(np.zeros(len(batches)), rate, mu, tol)[1:]
         for i, batch in enumerate(batches):
             report = self._step(batch, before + first + i, *(float(one[i]) for one in given))
@@ -84,8 +108,18 @@ class Stepwise(OnHost):
         if mu:
             found, added = self.penalty.at(p, number, mu=mu, tol=tol, rate=rate, preconditioner=preconditioner)
             direction += 0.0 if added is None else added
-        report = [p.loss, float("nan"), found.rho if found else 0.0, float(found.residuals[0]) if found else 0.0,
-                  float(found.hvps) if found else 0.0, float(added is not None), 0.0, 0.0, 0.0, 0.0]  # fmt: skip
+        report = [
+            p.loss,
+            float("nan"),
+            found.rho if found else 0.0,
+            float(found.residuals[0]) if found else 0.0,
+            float(found.hvps) if found else 0.0,
+            float(added is not None),
+            0.0,
+            0.0,
+            0.0,
+            0.0,
+        ]
         if np.isfinite(report[:3:2]).all():
             with np.errstate(over="ignore", invalid="ignore"):  # the trainer looks whether the parameters are finite
                 self._update(direction.astype(self.dtype), rate, number + 1)
@@ -95,6 +129,7 @@ class Stepwise(OnHost):
     def _refreshed(self, batch: np.ndarray, number: int) -> Any:
         """K-FAC's T of this step, or of one of the last ``refresh`` steps."""
         from rop.kfac import kfac
+
         if number % self.regularizer.refresh == 0 or self._made_from[0] < 0:
             self._made_at[:], self._made_from[:], self._preconditioner = self.w, batch, None
         if self._preconditioner is None:

@@ -116,8 +116,17 @@ class Steps(Protocol):
 
     def begin(self, order: np.ndarray) -> int: ...
 
-    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
-            stop: Callable[[], bool] | None = None) -> np.ndarray: ...  # fmt: skip
+    def run(
+        self,
+        first: int,
+        count: int,
+        *,
+        rate: Any,
+        mu: Any = 0.0,
+        tol: Any = 0.0,
+        before: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> np.ndarray: ...
 
     @property
     def arrays(self) -> dict[str, np.ndarray]: ...
@@ -186,8 +195,24 @@ def train(
     for name, value in (("resume", resume), ("progress", progress), ("profile", profile)):
         check_bool("train", name, value)
     _check_callbacks(callbacks)
-    run = _Run(net, loss, data, validation, epochs, batch_size, seed, SGD() if optimizer is None else optimizer,
-               regularizer, w, state, start, dtype, check_device("train", device), folder, profile)  # fmt: skip
+    run = _Run(
+        net,
+        loss,
+        data,
+        validation,
+        epochs,
+        batch_size,
+        seed,
+        SGD() if optimizer is None else optimizer,
+        regularizer,
+        w,
+        state,
+        start,
+        dtype,
+        check_device("train", device),
+        folder,
+        profile,
+    )
     run.start(resume)
     with _shown(progress, run) as show, _deferred_interrupt() as interrupted:
         run.go(interrupted, callbacks, show)
@@ -197,9 +222,25 @@ def train(
 class _Run:
     """One training run: its settings, where it stands, and how to save that."""
 
-    def __init__(self, net: Graph, loss: Loss, data: Pair, validation: Pair | None, epochs: int, batch_size: int,
-                 seed: int, optimizer: Optimizer, regularizer: SpectralRadius | None, w: Any, state: Any,
-                 earlier: Fit | None, dtype: Any, device: str, folder: Path | None, profile: bool):  # fmt: skip
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        data: Pair,
+        validation: Pair | None,
+        epochs: int,
+        batch_size: int,
+        seed: int,
+        optimizer: Optimizer,
+        regularizer: SpectralRadius | None,
+        w: Any,
+        state: Any,
+        earlier: Fit | None,
+        dtype: Any,
+        device: str,
+        folder: Path | None,
+        profile: bool,
+    ):
         check_problem("train", net, loss)
         check_settings("train", optimizer, regularizer)
         self.net, self.loss, self.optimizer, self.regularizer = net, loss, optimizer, regularizer
@@ -211,8 +252,10 @@ class _Run:
         self.data = x, np.asarray(y)
         self.samples, self.batch_size = len(x), check_int("train", "batch_size", batch_size)
         if self.samples < self.batch_size:
-            raise ArgumentError(f"train: expected at least one batch of {self.batch_size} samples, got {self.samples}; "
-                                f"give more data or batch_size={self.samples}")  # fmt: skip
+            raise ArgumentError(
+                f"train: expected at least one batch of {self.batch_size} samples, got {self.samples}; "
+                f"give more data or batch_size={self.samples}"
+            )
         self.validation = None
         if validation is not None:
             xv, yv = _pair("validation", validation)
@@ -223,13 +266,25 @@ class _Run:
         start = net.init(self.seed, self.dtype) if w is None else _parameters(net, w, self.dtype)
         state = check_state(net, state, self.dtype, "train")
         self.steps: Steps = _maker(regularizer, device)(
-            net, loss, x, y, batch_size=self.batch_size, w=start, dtype=self.dtype, optimizer=optimizer,
-            regularizer=regularizer, state=state, seed=self.seed, profile=profile)  # fmt: skip
+            net,
+            loss,
+            x,
+            y,
+            batch_size=self.batch_size,
+            w=start,
+            dtype=self.dtype,
+            optimizer=optimizer,
+            regularizer=regularizer,
+            state=state,
+            seed=self.seed,
+            profile=profile,
+        )
         self.past_epochs, self.past_steps = (0, 0) if earlier is None else self._recall(earlier)
         self.fingerprint, self.machine = {}, machine(device)
         if folder is not None:
-            self.fingerprint = self._fingerprint(x, y, (start, state, self.past_epochs, self.past_steps,
-                                                        None if earlier is None else earlier.memory))
+            self.fingerprint = self._fingerprint(
+                x, y, (start, state, self.past_epochs, self.past_steps, None if earlier is None else earlier.memory)
+            )
         self.epochs += self.past_epochs
         self.epoch, self.step, self.best_epoch = self.past_epochs + 1, 0, 0
         self.history: list[Row] = []
@@ -259,8 +314,10 @@ class _Run:
         arrays = self.steps.arrays
         if ("squares" in arrays) != ("squares" in earlier.memory):
             given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
-            raise ArgumentError(f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "
-                                f"{given}; to start anew from its parameters give w=fit.w_last, state=fit.state_last")
+            raise ArgumentError(
+                f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "
+                f"{given}; to start anew from its parameters give w=fit.w_last, state=fit.state_last"
+            )
         self.steps.restore({**arrays, **{name: earlier.memory[name] for name in arrays.keys() & earlier.memory.keys()}})
         return earlier.epochs, earlier.steps
 
@@ -279,8 +336,10 @@ class _Run:
         files.remove_leftovers(path)
         if path.exists():
             if not resume:
-                raise ArgumentError(f"{path}: there is a checkpoint of an earlier run; give resume=True to go on with "
-                                    "it, or another folder")  # fmt: skip
+                raise ArgumentError(
+                    f"{path}: there is a checkpoint of an earlier run; give resume=True to go on with "
+                    "it, or another folder"
+                )
             self._restore(path)
         else:
             self.save()
@@ -288,8 +347,15 @@ class _Run:
     def save(self) -> None:
         if self.folder is None:
             return
-        meta = {"epoch": self.epoch, "step": self.step, "best_epoch": self.best_epoch, "history": self.history,
-                "seconds": self.seconds, "settings": self.fingerprint, "machine": self.machine}  # fmt: skip
+        meta = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "best_epoch": self.best_epoch,
+            "history": self.history,
+            "seconds": self.seconds,
+            "settings": self.fingerprint,
+            "machine": self.machine,
+        }
         path = self.folder / files.FILE
         try:
             files.save(path, meta, self._saved_arrays())
@@ -297,8 +363,9 @@ class _Run:
             before = "make room or give another folder"
             if path.exists():
                 before = "the run can be resumed from the checkpoint before once there is room"
-            raise TrainingStopped(f"train: stopped in epoch {self.epoch} after {self.step} steps: {error}; {before}",
-                                  self.fit()) from error  # fmt: skip
+            raise TrainingStopped(
+                f"train: stopped in epoch {self.epoch} after {self.step} steps: {error}; {before}", self.fit()
+            ) from error
         self._saved_at = time.monotonic()
 
     def _saved_arrays(self) -> dict[str, np.ndarray]:
@@ -311,8 +378,10 @@ class _Run:
         for name, array in arrays.items():
             self._check_values(path, name, array)
         if meta.get("machine") != self.machine:
-            say(f"{path} was made on another kind of machine ({_differences(meta.get('machine'), self.machine)}): the "
-                "run goes on, but its last bits will differ from those of a run on one machine")
+            say(
+                f"{path} was made on another kind of machine ({_differences(meta.get('machine'), self.machine)}): the "
+                "run goes on, but its last bits will differ from those of a run on one machine"
+            )
         self.epoch, self.step, self.best_epoch = meta["epoch"], meta["step"], meta["best_epoch"]
         self.history, self.seconds = meta["history"], float(meta["seconds"])
         self.steps.restore(arrays)
@@ -325,8 +394,10 @@ class _Run:
         saved = saved if isinstance(saved, dict) else {}
         different = [name for name, value in expected.items() if name not in saved or completed(saved[name]) != value]
         if different:
-            raise ArgumentError(f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
-                                f"{', '.join(different)}; it was left as it is")  # fmt: skip
+            raise ArgumentError(
+                f"{path}: expected a checkpoint of this run, got one of a run with other settings: "
+                f"{', '.join(different)}; it was left as it is"
+            )
         values = files.Values(path, meta)
         rows = values.rows("history", self._columns())
         for i, row in enumerate(rows):
@@ -356,13 +427,16 @@ class _Run:
         else:
             good = part != "squares" or not (array < 0).any()
         if not good:
-            raise ArgumentError(f"{path}: expected numbers that training can have led to for {name!r}, got others, "
-                                "such as NaN; it was left as it is")  # fmt: skip
+            raise ArgumentError(
+                f"{path}: expected numbers that training can have led to for {name!r}, got others, "
+                "such as NaN; it was left as it is"
+            )
 
     def _copy(self) -> dict[str, np.ndarray]:
         """Parameters and running statistics as they are now."""
-        return {name: array.copy() for name, array in self.steps.arrays.items()
-                if name == "w" or name.startswith("state/")}  # fmt: skip
+        return {
+            name: array.copy() for name, array in self.steps.arrays.items() if name == "w" or name.startswith("state/")
+        }
 
     # ----------------------------------------------------------------------------------------------------------- epochs
     def go(self, interrupted: Callable[[], bool], callbacks: Sequence[Callable[[Row, Fit], Any]], show: Any) -> None:
@@ -384,8 +458,13 @@ class _Run:
         while self.step < total:
             start, part = time.perf_counter(), slice(self.step, self.step + count)
             self.steps.mark()
-            reports = self.steps.run(self.step, count, before=before, stop=interrupted,
-                                     **{name: all_steps[part] for name, all_steps in given.items()})  # fmt: skip
+            reports = self.steps.run(
+                self.step,
+                count,
+                before=before,
+                stop=interrupted,
+                **{name: all_steps[part] for name, all_steps in given.items()},
+            )
             finite = self.steps.finite()
             took = time.perf_counter() - start
             self.seconds += took
@@ -433,8 +512,11 @@ class _Run:
         """Ends the run at the last good step, because of what happened in the next one."""
         self.save()
         saved = "" if self.folder is None else f"; the last good step is in {self.folder / files.FILE}"
-        raise TrainingStopped(f"train: the {what} epoch {self.epoch}, step {self.step + 1}: a smaller learning rate or "
-                              f"mu, or clip=..., may help{saved}", self.fit())  # fmt: skip
+        raise TrainingStopped(
+            f"train: the {what} epoch {self.epoch}, step {self.step + 1}: a smaller learning rate or "
+            f"mu, or clip=..., may help{saved}",
+            self.fit(),
+        )
 
     def _stop_interrupted(self) -> None:
         self.save()
@@ -446,7 +528,8 @@ class _Run:
         row = self._row()
         if self.validation is not None:
             row["valid_loss"], row["valid_accuracy"] = evaluate(
-                self.net, self.loss, self.steps.arrays["w"], *self.validation, state=_state(self.steps.arrays))
+                self.net, self.loss, self.steps.arrays["w"], *self.validation, state=_state(self.steps.arrays)
+            )
         self.seconds += time.perf_counter() - start
         row["seconds"] = self.seconds
         self.history.append(row)
@@ -461,14 +544,18 @@ class _Run:
         row: Row = {"epoch": self.epoch, "loss": mean["loss"], "accuracy": mean["correct"] / self.batch_size}
         if self.regularizer is not None:
             penalty, rho = (self.reports[:, COLUMNS.index(name)] for name in ("penalty", "rho"))
-            row.update(rho=mean["rho"], residual=mean["residual"],
-                       hvps=int(self.reports[:, COLUMNS.index("hvps")].sum()),
-                       skipped=int(((penalty == 0) & (rho > self.regularizer.K)).sum()))  # fmt: skip
+            row.update(
+                rho=mean["rho"],
+                residual=mean["residual"],
+                hvps=int(self.reports[:, COLUMNS.index("hvps")].sum()),
+                skipped=int(((penalty == 0) & (rho > self.regularizer.K)).sum()),
+            )
         return row
 
     def _is_best(self) -> bool:
         def key(row: Row) -> float:
             return row["valid_accuracy"] if np.isfinite(row["valid_accuracy"]) else -row["valid_loss"]
+
         return all(key(self.history[-1]) > key(row) for row in self.history[:-1])
 
     def ended(self) -> Fit:
@@ -482,14 +569,28 @@ class _Run:
         best = self.best if self.history else last
         parts = dict(zip(("gradient", "power", "r2", "rest"), (self.profiled * 1e-9).tolist(), strict=True))
         # K-FAC's factors belong to rows of these data
-        memory = {name: array.copy() for name, array in self.steps.arrays.items()
-                  if name not in last and not name.startswith("kfac/")}
-        return Fit(best["w"].copy(), _state(best), list(self.history), last["w"], _state(last), self.best_epoch, parts,
-                   memory, self.epoch - 1, self.before + self.step)
+        memory = {
+            name: array.copy()
+            for name, array in self.steps.arrays.items()
+            if name not in last and not name.startswith("kfac/")
+        }
+        return Fit(
+            best["w"].copy(),
+            _state(best),
+            list(self.history),
+            last["w"],
+            _state(last),
+            self.best_epoch,
+            parts,
+            memory,
+            self.epoch - 1,
+            self.before + self.step,
+        )
 
 
-def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str, np.ndarray] | None = None
-             ) -> tuple[float, float]:  # fmt: skip
+def evaluate(
+    net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str, np.ndarray] | None = None
+) -> tuple[float, float]:
     """Loss and accuracy of a net in evaluation mode; the accuracy of targets that are not labels is NaN.
 
     >>> import numpy as np, rop
@@ -505,8 +606,9 @@ def evaluate(net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str,
     return value, float((outputs.argmax(axis=1) == y).mean()) if labels else float("nan")
 
 
-def has_collapsed(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.ndarray,
-                  state: Mapping[str, np.ndarray] | None = None) -> bool:  # fmt: skip
+def has_collapsed(
+    net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.ndarray, state: Mapping[str, np.ndarray] | None = None
+) -> bool:
     """Whether a classifier predicts one class for all samples, wrongly for some, and ‖∇f‖ < 1e-4: then no training on
     them will bring it back. For a net that is alive a look at the first samples is enough.
 
@@ -534,8 +636,9 @@ def has_collapsed(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.nd
 def _check_callbacks(callbacks: Any) -> None:
     if not isinstance(callbacks, Sequence):
         hint = "; write callbacks=[function]" if callable(callbacks) else ""
-        raise ArgumentTypeError(f"train: expected callbacks as a list of functions, got {callbacks!r} "
-                                f"({type(callbacks).__name__}){hint}")  # fmt: skip
+        raise ArgumentTypeError(
+            f"train: expected callbacks as a list of functions, got {callbacks!r} ({type(callbacks).__name__}){hint}"
+        )
     for i, callback in enumerate(callbacks):
         check_function("train", f"callbacks[{i}]", callback, "a row of the history and the fit so far", 2)
 
@@ -554,19 +657,23 @@ def _pair(name: str, value: Any) -> Pair:
     x, y = (as_array(f"{name}: {part}", one) for part, one in zip("xy", value, strict=True))
     for part, array in (("x", x), ("y", y)):
         if array.ndim == 0 or array.dtype == object:
-            raise ArgumentTypeError(f"train: expected {name} as a pair (x, y) of arrays of numbers, got {part} of type "
-                                    f"{type(value['xy'.index(part)]).__name__}")  # fmt: skip
+            raise ArgumentTypeError(
+                f"train: expected {name} as a pair (x, y) of arrays of numbers, got {part} of type "
+                f"{type(value['xy'.index(part)]).__name__}"
+            )
     if len(x) != len(y):
-        raise ArgumentError(f"train: expected as many targets as samples in {name}, got {len(x)} samples and "
-                            f"{len(y)} targets")  # fmt: skip
+        raise ArgumentError(
+            f"train: expected as many targets as samples in {name}, got {len(x)} samples and {len(y)} targets"
+        )
     return x, y
 
 
 def _parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
     array = as_array("w", w, "a vector of real numbers")
     if array.dtype.kind not in "fiu":
-        raise ArgumentTypeError(f"w: expected a vector of real numbers of shape ({net.size},), got {array.dtype} of "
-                                f"shape {array.shape}")  # fmt: skip
+        raise ArgumentTypeError(
+            f"w: expected a vector of real numbers of shape ({net.size},), got {array.dtype} of shape {array.shape}"
+        )
     with np.errstate(over="ignore"):
         array = array.astype(dtype)
     if array.shape != (net.size,) or not np.isfinite(array).all():
@@ -583,14 +690,17 @@ def _comparable(y: Any) -> np.ndarray:
 def _differences(before: Any, now: dict[str, Any]) -> str:
     """What is new about the machine, in a few words."""
     before = before if isinstance(before, dict) else {}
-    return ", ".join(f"{name} {before.get(name, 'unknown')}, now {value}" for name, value in now.items()
-                     if before.get(name) != value)  # fmt: skip
+    return ", ".join(
+        f"{name} {before.get(name, 'unknown')}, now {value}" for name, value in now.items() if before.get(name) != value
+    )
 
 
 def _start_of(earlier: Fit, w: Any, state: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     if not isinstance(earlier, Fit):
-        raise ArgumentTypeError(f"train: expected start as the Fit of an earlier call, got {type(earlier).__name__}; "
-                                "to start from parameters alone give w=...")  # fmt: skip
+        raise ArgumentTypeError(
+            f"train: expected start as the Fit of an earlier call, got {type(earlier).__name__}; "
+            "to start from parameters alone give w=..."
+        )
     if w is not None or state is not None:
         raise ArgumentError("train: expected start=fit or w and state, got both; start has its own")
     return earlier.w_last, earlier.state_last
@@ -604,9 +714,11 @@ def _maker(regularizer: SpectralRadius | None, device: str) -> Any:
     """Who does the steps."""
     if regularizer is not None and not regularizer.compiled:
         from rop.stepwise import Stepwise
+
         return partial(Stepwise, device=device)
     if check_choice("train", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.cuda.descent import CudaDescent
+
         return CudaDescent
     return Descent
 
@@ -635,6 +747,7 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
 @contextmanager
 def _shown(progress: bool, run: _Run) -> Iterator[Any]:
     from rop.progress import Quiet, shown
+
     if not progress:
         yield Quiet()
         return

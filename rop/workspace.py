@@ -4,6 +4,7 @@ A batch of B samples is cut into tiles of T lanes, tiles into chunks. A chunk's 
 of its tiles, chunks are added up in their order in float64: T and the chunk depend on the network and on B only, never
 on threads or on the memory limit, so neither changes a bit of the result.
 """
+
 from __future__ import annotations
 
 import math
@@ -32,18 +33,18 @@ from rop.layers.loss import Loss, Targets
 from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
 from rop.program import ORDERS, Bound, Space
 
-DEFAULT_MEMORY = 1 << 30                # bytes of activations that are kept between passes
-LANES = (16, 32, 64)                    # of a tile; a batch that is longer than one of them may have it
-CHUNK_BYTES = 32 << 20                  # what a chunk's planes and partial sums should not exceed …
-CHUNK_TILES = 64                        # … nor its number of tiles
-CHUNK_LEAST = 4                         # … but at least so many tiles, for threads to share
-BLOCK_OF_VECTORS = 8                    # directions that go through the network together
-LONG_RESULT = 1 << 16                   # numbers from which results are written where the user gets them
-SHELF = 8                               # such arrays that are kept for another time, …
-SHELF_BYTES = 64 << 20                  # … as long as they do not take more than this
-LONG_RUN = 5e10                         # instructions times bytes: beyond this a call may take a tenth of a second
+DEFAULT_MEMORY = 1 << 30  # bytes of activations that are kept between passes
+LANES = (16, 32, 64)  # of a tile; a batch that is longer than one of them may have it
+CHUNK_BYTES = 32 << 20  # what a chunk's planes and partial sums should not exceed …
+CHUNK_TILES = 64  # … nor its number of tiles
+CHUNK_LEAST = 4  # … but at least so many tiles, for threads to share
+BLOCK_OF_VECTORS = 8  # directions that go through the network together
+LONG_RESULT = 1 << 16  # numbers from which results are written where the user gets them
+SHELF = 8  # such arrays that are kept for another time, …
+SHELF_BYTES = 64 << 20  # … as long as they do not take more than this
+LONG_RUN = 5e10  # instructions times bytes: beyond this a call may take a tenth of a second
 
-_lock = threading.RLock()               # Numba's threading layers must not be entered twice at the same time
+_lock = threading.RLock()  # Numba's threading layers must not be entered twice at the same time
 _at_home = True
 
 
@@ -85,7 +86,8 @@ def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int,
         raise ArgumentError(
             f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
             f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
-            "batches, a larger memory_limit, or training=False")
+            "batches, a larger memory_limit, or training=False"
+        )
     return 3
 
 
@@ -103,7 +105,7 @@ def room(count: int, dtype: Any) -> int:
 def at_cache_line(raw: np.ndarray, count: int, dtype: Any) -> np.ndarray:
     """``count`` numbers in raw bytes that start at a cache line."""
     start = -raw.ctypes.data % 64 + guard.BYTES
-    return raw[start:start + count * np.dtype(dtype).itemsize].view(dtype)
+    return raw[start : start + count * np.dtype(dtype).itemsize].view(dtype)
 
 
 class Shelf:
@@ -113,8 +115,8 @@ class Shelf:
     def __init__(self, count: int, dtype: Any):
         self._count, self._dtype = count, dtype
         self._most = max(2, min(SHELF, SHELF_BYTES // (count * np.dtype(dtype).itemsize)))
-        self._arrays = [np.zeros(0, np.uint8)]              # the first one is never given away: it shows the count …
-        (self._idle,) = (sys.getrefcount(array) for array in self._arrays)          # … of an array that nobody holds
+        self._arrays = [np.zeros(0, np.uint8)]  # the first one is never given away: it shows the count …
+        (self._idle,) = (sys.getrefcount(array) for array in self._arrays)  # … of an array that nobody holds
 
     def take(self) -> np.ndarray:
         free = [i for i, n in enumerate(sys.getrefcount(array) for array in self._arrays) if i > 0 and n == self._idle]
@@ -133,19 +135,24 @@ class Shelf:
 class Data:
     """One batch, in the form in which kernels read it."""
 
-    x: np.ndarray                       # (batch, features)
+    x: np.ndarray  # (batch, features)
     targets: Targets | None
     scale: float
-    samples: np.ndarray                 # (tiles · lanes,) sample of each lane; ~i is a copy of i that does not count
+    samples: np.ndarray  # (tiles · lanes,) sample of each lane; ~i is a copy of i that does not count
 
     def addresses(self, outputs: np.ndarray | None = None) -> dict[str, int]:
         def address(array: np.ndarray | None) -> int:
             return 0 if array is None else int(array.ctypes.data)
+
         targets = self.targets
-        return {"x": address(self.x), "samples": address(self.samples), "outputs": address(outputs),
-                "labels": address(targets.labels if targets else None),
-                "dense": address(targets.dense if targets else None),
-                "weight": address(targets.weight if targets else None)}
+        return {
+            "x": address(self.x),
+            "samples": address(self.samples),
+            "outputs": address(outputs),
+            "labels": address(targets.labels if targets else None),
+            "dense": address(targets.dense if targets else None),
+            "weight": address(targets.weight if targets else None),
+        }
 
 
 @dataclass(eq=False)
@@ -155,7 +162,7 @@ class Pass:
     bound: Bound
     results: list[np.ndarray]
     data: Data | None = None
-    places: dict[str, int] = field(default_factory=dict)        # addresses of vectors that it reads elsewhere
+    places: dict[str, int] = field(default_factory=dict)  # addresses of vectors that it reads elsewhere
 
 
 def lane_samples(batch: int, lanes: int) -> np.ndarray:
@@ -178,13 +185,13 @@ class Workspace:
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
         self.chunk = self.tiles if one_chunk else self._chunk()
         self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
-        self.owner: object = None                   # token of the point whose order 0 is in the planes
-        self.has_direction = False                  # whether order 1 of the direction in v0 is in the planes
+        self.owner: object = None  # token of the point whose order 0 is in the planes
+        self.has_direction = False  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._shelves: dict[int, Shelf] = {}
-        self._lent: dict[str, np.ndarray] = {}      # long vectors that passes read where they are,
-        self._places: dict[str, int] = {}           # and where passes find each vector that ever was one of them
+        self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
+        self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
         self._cancel = np.zeros(1, np.int64)
         self.cancel_address = int(self._cancel.ctypes.data)
         ensure_compiled(self.dtype)
@@ -192,8 +199,9 @@ class Workspace:
         self._allocate()
 
     @classmethod
-    def of(cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int,
-           memory_limit: int) -> Workspace:
+    def of(
+        cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int
+    ) -> Workspace:
         """The workspace of a network."""
         return cls(lower(net, shape, training, loss, dtype), batch, memory_limit)
 
@@ -229,7 +237,8 @@ class Workspace:
         tile = np.arange(self.chunk, dtype=np.int64)
         self._space("tile_segments", 3 * self.chunk, np.int64)
         self._arrays["tile_segments"][:] = np.stack(
-            [tile * self.stride // item, tile * self.stride, np.full_like(tile, plan.lanes)], axis=1).ravel()
+            [tile * self.stride // item, tile * self.stride, np.full_like(tile, plan.lanes)], axis=1
+        ).ravel()
         for name in ("x", "samples", "labels", "dense", "weight", "outputs"):
             step = {"samples": 8 * plan.lanes, "outputs": plan.output.rows * plan.lane_bytes}.get(name, 0)
             self._spaces[name] = Space(0, step, True)
@@ -257,7 +266,7 @@ class Workspace:
         if used is not None:
             gaps = [*gaps, (used, tiles.shape[1] // unit - used)]
         for start, length in gaps:
-            self._guards.gap(f"in {name} after {start}", tiles[:, start * unit:(start + length) * unit])
+            self._guards.gap(f"in {name} after {start}", tiles[:, start * unit : (start + length) * unit])
 
     def watch(self, name: str, array: np.ndarray) -> None:
         """Lets the guard mode look after the gaps around an array of ``aligned``."""
@@ -300,25 +309,29 @@ class Workspace:
             self._places[name] = self.address(name)
 
     def holds(self, name: str, vector: np.ndarray) -> bool:
-        return np.array_equal(self._arrays[name][:vector.size], vector)
+        return np.array_equal(self._arrays[name][: vector.size], vector)
 
     def energy(self, k: int) -> float:
-        return math.fsum(self._arrays[f"energy{k}"][:self.tiles].tolist())
+        return math.fsum(self._arrays[f"energy{k}"][: self.tiles].tolist())
 
     def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
         for operation in self.plan.normalisations:
             c = operation.channels
-            table = self._arrays["channels0"][operation.tables[0]:][:batchnorm.FIELDS * c].reshape(-1, c)
-            yield (self.plan.graph.name_of(operation.layer), table[batchnorm.MEAN], table[batchnorm.VARIANCE],
-                   table[batchnorm.COUNT])
+            table = self._arrays["channels0"][operation.tables[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
+            yield (
+                self.plan.graph.name_of(operation.layer),
+                table[batchnorm.MEAN],
+                table[batchnorm.VARIANCE],
+                table[batchnorm.COUNT],
+            )
 
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
         """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed
         again chunk by chunk."""
         plane = self._arrays["plane0"].reshape(-1, self.stride // self.dtype.itemsize)
         if self.kept:
-            yield 0, plane[:self.tiles]
+            yield 0, plane[: self.tiles]
             return
         ready = self.bound(((0, 0),), (0,))
         for first in range(0, self.tiles, self.chunk):
@@ -333,7 +346,7 @@ class Workspace:
         """Running statistics for evaluation mode."""
         for operation in self.plan.normalisations:
             name, channels = self.plan.graph.name_of(operation.layer), operation.channels
-            place = self._arrays["state"][operation.state:operation.state + 2 * channels]
+            place = self._arrays["state"][operation.state : operation.state + 2 * channels]
             place[:channels] = state[f"{name}.running_mean"]
             place[channels:] = state[f"{name}.running_var"]
 
@@ -392,7 +405,7 @@ class Workspace:
         return (self._shelf(k * n).take() if n >= LONG_RESULT else np.empty(k * n, self.dtype)).reshape(k, n)
 
     def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        rows = self._rows(k)[:, :self.plan.graph.size]
+        rows = self._rows(k)[:, : self.plan.graph.size]
         return rows.T, list(rows)
 
     # ---------------------------------------------------------------------------------------------------------- passes
@@ -428,16 +441,19 @@ class Workspace:
         self.reserve_results(orders, results)
         code = emit_pass(self.plan, orders, results) if self.plan.gradients else emit_outputs(self.plan)
         n = self.plan.graph.size
-        return Pass(Bound(code, self._spaces, self.dtype),
-                    [self._arrays[result_space(orders, i)][:n] for i in results])
+        return Pass(Bound(code, self._spaces, self.dtype), [self._arrays[result_space(orders, i)][:n] for i in results])
 
     def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
         """Room for the results of a pass."""
         slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
         for slot in range(slots):
             if f"partial{slot}" not in self._arrays:
-                self._space(f"partial{slot}", self.chunk * self.partial_step // self.plan.itemsize, self.dtype,
-                            self.partial_step)
+                self._space(
+                    f"partial{slot}",
+                    self.chunk * self.partial_step // self.plan.itemsize,
+                    self.dtype,
+                    self.partial_step,
+                )
         for i in results:
             name = result_space(orders, i)
             if name not in self._arrays:
@@ -464,11 +480,12 @@ class Workspace:
         if into is None:
             return [total.astype(self.dtype) for total in sums]
         for place, total in zip(into, sums, strict=True):
-            place[:total.size] = total
+            place[: total.size] = total
         return into
 
-    def _run_at_once(self, ready: Pass, orders: Orders, results: tuple[int, ...],
-                     into: list[np.ndarray] | None) -> list[np.ndarray]:
+    def _run_at_once(
+        self, ready: Pass, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None
+    ) -> list[np.ndarray]:
         n = self.plan.graph.size
         if n < LONG_RESULT:
             self._execute(ready.bound, 0, self.tiles)
@@ -523,8 +540,10 @@ class Workspace:
         def run_one(i: int) -> None:
             bound, row = rows[i]
             stage = bound.alone(row)
-            runner(False)(bound.address[0], stage.ctypes.data, 1, int(self._arrays["tile_count"][0]), first,
-                          self.cancel_address)
+            runner(False)(
+                bound.address[0], stage.ctypes.data, 1, int(self._arrays["tile_count"][0]), first, self.cancel_address
+            )
+
         self._guards.check(names, run_one, results)
 
     def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:

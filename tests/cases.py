@@ -350,8 +350,11 @@ CASES = [
         (
             *only_images(rop.AdaptiveAvgPool2d, output_size=1),
             Refused(lambda: rop.AdaptiveAvgPool2d(0), ("AdaptiveAvgPool2d", "output_size", "0")),
-            Refused(lambda: untyped.AdaptiveAvgPool2d((None, 2)), ("AdaptiveAvgPool2d", "output_size", "None"),
-                    error=TypeError),
+            Refused(
+                lambda: untyped.AdaptiveAvgPool2d((None, 2)),
+                ("AdaptiveAvgPool2d", "output_size", "None"),
+                error=TypeError,
+            ),
         ),
     ),
     Case(
@@ -364,23 +367,29 @@ CASES = [
     Case(
         "LeakyReLU",
         with_arguments(anything, negative_slope=st.sampled_from([0.0, 0.01, 0.3, -0.5])),
-        (Refused(lambda: untyped.LeakyReLU("steep"), ("LeakyReLU", "negative_slope", "steep"), error=TypeError),
-         Refused(lambda: rop.LeakyReLU(float("nan")), ("LeakyReLU", "negative_slope", "nan"))),
+        (
+            Refused(lambda: untyped.LeakyReLU("steep"), ("LeakyReLU", "negative_slope", "steep"), error=TypeError),
+            Refused(lambda: rop.LeakyReLU(float("nan")), ("LeakyReLU", "negative_slope", "nan")),
+        ),
     ),
     Case("Tanh", with_arguments(anything), misused(rop.Tanh)),
     Case("Sigmoid", with_arguments(anything), misused(rop.Sigmoid)),
     Case(
         "Softplus",
         with_arguments(anything, beta=st.sampled_from([0.5, 1.0, 3]), threshold=st.sampled_from([20.0, 1.5])),
-        (Refused(lambda: rop.Softplus(beta=0.0), ("Softplus", "beta", "0")),
-         Refused(lambda: untyped.Softplus(beta="soft"), ("Softplus", "beta", "soft"), error=TypeError)),
+        (
+            Refused(lambda: rop.Softplus(beta=0.0), ("Softplus", "beta", "0")),
+            Refused(lambda: untyped.Softplus(beta="soft"), ("Softplus", "beta", "soft"), error=TypeError),
+        ),
     ),
     Case("SiLU", with_arguments(anything), misused(rop.SiLU)),
     Case(
         "GELU",
         with_arguments(anything, approximate=st.sampled_from(["none", "tanh"])),
-        (Refused(lambda: rop.GELU("sigmoid"), ("GELU", "approximate", "sigmoid")),
-         Refused(lambda: untyped.GELU(approximate=1), ("GELU", "approximate", "1"), error=Exception)),
+        (
+            Refused(lambda: rop.GELU("sigmoid"), ("GELU", "approximate", "sigmoid")),
+            Refused(lambda: untyped.GELU(approximate=1), ("GELU", "approximate", "1"), error=Exception),
+        ),
     ),
     Case(
         "Elementwise",

@@ -41,13 +41,22 @@ if DEVICE != "cpu":
         function.__kwdefaults__.update(device=DEVICE)  # type: ignore[union-attr]
 
 # What is about the CPU engine itself: its threads, its memory, its streaming.
-CPU_ONLY = re.compile(r"test_memory|test_pace|test_(the_number_of|two|a_process_with_any_number_of)_threads|"
-                      r"test_streaming|test_a_large_set|test_an_interrupt|test_use_after_a_fork|not_kept")  # fmt: skip
+CPU_ONLY = re.compile(
+    r"test_memory|test_pace|test_(the_number_of|two|a_process_with_any_number_of)_threads|"
+    r"test_streaming|test_a_large_set|test_an_interrupt|test_use_after_a_fork|not_kept"
+)
 
 
 # What takes longest starts first, so that no process is left alone with it at the end.
-SLOW = ("tests/test_bench.py", "tests/test_kinds.py", "tests/test_cuda_simulator.py", "tests/test_lowering_coverage.py",
-        "tests/test_killed.py", "tests/test_docs.py", "tests/test_cache.py")  # fmt: skip
+SLOW = (
+    "tests/test_bench.py",
+    "tests/test_kinds.py",
+    "tests/test_cuda_simulator.py",
+    "tests/test_lowering_coverage.py",
+    "tests/test_killed.py",
+    "tests/test_docs.py",
+    "tests/test_cache.py",
+)
 # Tests that share a costly fixture run in one process: those of these files, and those of one CUDA kernel.
 TOGETHER = ("tests/test_bench.py", "tests/test_check.py", "tests/test_cuda_simulator.py")
 KERNEL_TEST = re.compile(r"tests/test_cuda_(?:compile|ptx)\.py::\w+(\[.+\])$")
@@ -63,6 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.partition("::")[0]
             kernel = KERNEL_TEST.match(nodeid)
             return kernel[1] if kernel else file if file in TOGETHER else nodeid
+
     return Scheduler(config, log)
 
 

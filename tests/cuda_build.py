@@ -144,8 +144,14 @@ def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
         return int(found[1]) if found else 0
 
     spills = number(r"(\d+) bytes spill stores") + number(r"(\d+) bytes spill loads")
-    return Resources(number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"), number(r"(\d+) bytes stack frame"),
-                     spills, instructions(ptx, r"[\w.]*\.f64\b"), instructions(ptx, r"(atom|red)\."))  # fmt: skip
+    return Resources(
+        number(r"Used (\d+) registers"),
+        number(r"(\d+) bytes smem"),
+        number(r"(\d+) bytes stack frame"),
+        spills,
+        instructions(ptx, r"[\w.]*\.f64\b"),
+        instructions(ptx, r"(atom|red)\."),
+    )
 
 
 def instructions(ptx: str, pattern: str) -> tuple[str, ...]:
@@ -177,8 +183,10 @@ def _difference(name: str, case: Case, tolerance: float) -> list[str]:
     if not wrong.any():
         return []
     place = tuple(int(i) for i in np.argwhere(wrong)[0])
-    return [f"{name}: {int(wrong.sum())} of {wrong.size} numbers are wrong; at {place} expected {wanted[place]}, "
-            f"got {found[place]}"]  # fmt: skip
+    return [
+        f"{name}: {int(wrong.sum())} of {wrong.size} numbers are wrong; at {place} expected {wanted[place]}, "
+        f"got {found[place]}"
+    ]
 
 
 @dataclass

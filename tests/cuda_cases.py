@@ -594,8 +594,17 @@ class Normalisation:
 
     def tables(self, orders: Iterable[int], *fields: int) -> dict[str, Array]:
         """Channel tables with these fields, NaN elsewhere."""
-        of = {MEAN: self.mean, ROOT: self.r, SCALE: self.q, CUBE: self.t, SHIFT: self.a, SLOPE: self.b,
-              VARIANCE: self.variance, TOTAL: self.G, PRODUCT: self.D}  # fmt: skip
+        of = {
+            MEAN: self.mean,
+            ROOT: self.r,
+            SCALE: self.q,
+            CUBE: self.t,
+            SHIFT: self.a,
+            SLOPE: self.b,
+            VARIANCE: self.variance,
+            TOTAL: self.G,
+            PRODUCT: self.D,
+        }
         made = {f"table{k}": np.full((FIELDS, CHANNELS), np.nan, self.s.real) for k in orders}
         for k in orders:
             for which in fields:

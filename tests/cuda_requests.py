@@ -174,8 +174,12 @@ def told(options: tuple[tuple[str, Any], ...]) -> list[str]:
 @cache
 def requested() -> frozenset[Request]:
     """What all passes over all networks ask for."""
-    each = (replace(network, training=training, lanes=lanes)
-            for network in networks() for training in (True, False) for lanes in (32, 64))  # fmt: skip
+    each = (
+        replace(network, training=training, lanes=lanes)
+        for network in networks()
+        for training in (True, False)
+        for lanes in (32, 64)
+    )
     return frozenset(request for network in each for request in network.requests())
 
 

@@ -47,8 +47,9 @@ def rows() -> list[Spec]:
     """The specialisations that the page lists: all orders at once, where there are orders; no activation of a user."""
     chosen = []
     for kernel, options in specialisations().items():
-        whole = [one for one in options if one.get("orders", EVERY) == one.get("levels", EVERY) == EVERY
-                 and not is_own(one)]  # fmt: skip
+        whole = [
+            one for one in options if one.get("orders", EVERY) == one.get("levels", EVERY) == EVERY and not is_own(one)
+        ]
         chosen += [Spec(kernel, precision, tuple(one.items())) for one in whole for precision in PRECISIONS]
     return chosen
 
@@ -60,8 +61,11 @@ def tools() -> str:
 
 
 def _line(spec: Spec, found: Examined) -> str:
-    options = [f"{name} {getattr(value, '__name__', value)}" for name, value in spec.options
-               if name not in ("orders", "levels", "count") and value is not False]  # fmt: skip
+    options = [
+        f"{name} {getattr(value, '__name__', value)}"
+        for name, value in spec.options
+        if name not in ("orders", "levels", "count") and value is not False
+    ]
     needs = [found.resources[capability] for capability in CAPABILITIES]
     registers = " / ".join(str(each.registers) for each in needs)
     shared = "/".join(str(size) for size in dict.fromkeys(each.shared for each in needs))

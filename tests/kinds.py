@@ -25,9 +25,21 @@ NEEDS = {"avx2": "avx2", "no-avx": "sse4.2", "avx512-geometry": "avx2"}  # the f
 OTHERS = tuple(NEEDS)
 
 # What computes numbers on the CPU: every layer and loss, networks, wide layers, long vectors, training, eigenvalues.
-NUMERIC = tuple(f"tests/test_{name}.py" for name in (
-    "layers", "losses", "networks", "thresholds", "guard", "identities", "descent", "eigen", "elementwise",
-    "mathematics"))  # fmt: skip
+NUMERIC = tuple(
+    f"tests/test_{name}.py"
+    for name in (
+        "layers",
+        "losses",
+        "networks",
+        "thresholds",
+        "guard",
+        "identities",
+        "descent",
+        "eigen",
+        "elementwise",
+        "mathematics",
+    )
+)
 # A part of it that takes seconds and few kernels, those whose loops depend on the geometry.
 REPRESENTATIVE = ("tests/test_thresholds.py::test_layers_whose_loops_depend_on_the_geometry",)
 

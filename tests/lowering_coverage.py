@@ -63,10 +63,26 @@ def draw_everything() -> set[str]:
     from tests.test_layers import PLACES
 
     names: set[str] = set()
-    problems = st.one_of(mlps(), mlps(batchnorm=True), cnns(), cnns(batchnorm=True), dags(images=False),
-                         dags(images=True), flattened_nets(), constant_nets(), wide_nets(), large_cnns())  # fmt: skip
-    quietly = settings(max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
-                       suppress_health_check=list(HealthCheck))  # fmt: skip
+    problems = st.one_of(
+        mlps(),
+        mlps(batchnorm=True),
+        cnns(),
+        cnns(batchnorm=True),
+        dags(images=False),
+        dags(images=True),
+        flattened_nets(),
+        constant_nets(),
+        wide_nets(),
+        large_cnns(),
+    )
+    quietly = settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     dtypes = st.sampled_from([np.float32, np.float64])
 
     @quietly
@@ -75,8 +91,14 @@ def draw_everything() -> set[str]:
         names.update(emitted(problem.net, problem.shape, rop.CrossEntropy(), batch, dtype, training))
 
     @quietly
-    @given(data=st.data(), case=st.sampled_from(CASES), place=st.sampled_from(PLACES), batch=batch_sizes(),
-           dtype=dtypes, training=st.booleans())  # fmt: skip
+    @given(
+        data=st.data(),
+        case=st.sampled_from(CASES),
+        place=st.sampled_from(PLACES),
+        batch=batch_sizes(),
+        dtype=dtypes,
+        training=st.booleans(),
+    )
     def layers(data: Any, case: Any, place: Any, batch: int, dtype: Any, training: bool) -> None:
         arguments, shapes = data.draw(case.drawn)
         net, shape = place(made(case, arguments), shapes)
@@ -97,9 +119,10 @@ def draw_everything() -> set[str]:
 
 def missing() -> dict[str, Any]:
     """What the drawn networks do not reach."""
-    measured = coverage.Coverage(branch=True, include=[str(PACKAGE / "lowering" / "*.py")], data_file=None,
-                                 config_file=False)  # fmt: skip
-    for elsewhere in (r"raise NotImplementedError", r"# guard mode", r"def padded\("):    # the last one serves the GPU
+    measured = coverage.Coverage(
+        branch=True, include=[str(PACKAGE / "lowering" / "*.py")], data_file=None, config_file=False
+    )
+    for elsewhere in (r"raise NotImplementedError", r"# guard mode", r"def padded\("):  # the last one serves the GPU
         measured.exclude(elsewhere)
     measured.start()
     names = draw_everything()
@@ -113,10 +136,11 @@ def missing() -> dict[str, Any]:
     return {
         "kernels": sorted(kernel.name for kernel in all_kernels() if kernel.name not in names),
         "lines": {Path(name).name: found["missing_lines"] for name, found in files.items() if found["missing_lines"]},
-        "branches": {Path(name).name: found["missing_branches"] for name, found in files.items()
-                     if found["missing_branches"]},
+        "branches": {
+            Path(name).name: found["missing_branches"] for name, found in files.items() if found["missing_branches"]
+        },
         "files": len(files),
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

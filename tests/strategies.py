@@ -124,9 +124,13 @@ def flattened_nets(draw: st.DrawFn) -> Problem:
     for layer in draw(st.lists(st.sampled_from([rop.Identity(), rop.ReLU()]), max_size=2)):
         flat = layer(flat)
     other = draw(st.sampled_from(["data", "linear", "same", "before", "after"]))
-    beside = {"data": lambda: rop.Flatten()(x), "linear": lambda: rop.Linear(side * side, width)(rop.Flatten()(x)),
-              "same": lambda: flat, "before": lambda: rop.Flatten()(convolved),
-              "after": lambda: rop.Tanh()(flat)}[other]()  # fmt: skip
+    beside = {
+        "data": lambda: rop.Flatten()(x),
+        "linear": lambda: rop.Linear(side * side, width)(rop.Flatten()(x)),
+        "same": lambda: flat,
+        "before": lambda: rop.Flatten()(convolved),
+        "after": lambda: rop.Tanh()(flat),
+    }[other]()
     last = draw(st.sampled_from(["concatenation", "sum", "batchnorm", "nothing"]))
     if last == "concatenation":
         flat, width = rop.Concat()(beside, flat), width + (side * side if other == "data" else width)
@@ -186,8 +190,12 @@ def wide_nets(draw: st.DrawFn) -> Problem:
     elif kind == "image":
         channels, side = draw(st.integers(2, 9)), draw(st.integers(3, 6))
         rows = weights // (channels * side * side) + more
-        layers = [rop.Conv2d(1, channels, 3, padding=1), activation, rop.Flatten(),
-                  rop.Linear(channels * side * side, rows, bias=bias)]  # fmt: skip
+        layers = [
+            rop.Conv2d(1, channels, 3, padding=1),
+            activation,
+            rop.Flatten(),
+            rop.Linear(channels * side * side, rows, bias=bias),
+        ]
         shape = (1, side, side)
     else:
         fan = draw(st.sampled_from(FANS) | st.integers(1, 300))
@@ -268,8 +276,20 @@ class _Growing:
         """One step on a drawn value; the latest ones are drawn more often, so that chains get long."""
         last = len(self.values) - 1
         source = draw(st.one_of(st.just(last), st.integers(0, last)))
-        step = draw(st.sampled_from([self.product, self.product, self.activation, self.activation, self.keeping,
-                                     self.tied, self.addition, self.concatenation]))
+        step = draw(
+            st.sampled_from(
+                [
+                    self.product,
+                    self.product,
+                    self.activation,
+                    self.activation,
+                    self.keeping,
+                    self.tied,
+                    self.addition,
+                    self.concatenation,
+                ]
+            )
+        )
         step(draw, source)
 
     def product(self, draw: st.DrawFn, source: int) -> None:

@@ -22,9 +22,15 @@ FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
 DTYPES = ("float32", "float64")
 TINY = problems.find("mlp:6-5-3:tanh")
 SETTINGS = runner.Settings(
-    problems=TINY, batches=(8,), dtypes=("float64",), engines=("rop", "torch"), threads=1, rounds=1, burst=0.002,
+    problems=TINY,
+    batches=(8,),
+    dtypes=("float64",),
+    engines=("rop", "torch"),
+    threads=1,
+    rounds=1,
+    burst=0.002,
     epoch_steps=20,
-)  # fmt: skip
+)
 
 
 # ------------------------------------------------------------------------------------------------------ what is counted
@@ -62,10 +68,12 @@ def test_convolutions_count_taps_inside_the_image_only():
 @pytest.mark.parametrize(
     "conv",
     [
-        rop.Conv2d(4, 6, 3, 2, 1), rop.Conv2d(4, 6, 3, 1, 2, 2), rop.Conv2d(4, 6, (5, 2), 3, 0),
+        rop.Conv2d(4, 6, 3, 2, 1),
+        rop.Conv2d(4, 6, 3, 1, 2, 2),
+        rop.Conv2d(4, 6, (5, 2), 3, 0),
         rop.Conv2d(4, 6, 2, 2, 3, 3, 2),
     ],
-)  # fmt: skip
+)
 def test_multiplications_of_a_convolution_by_force(conv: rop.Conv2d):
     """Count the non-zero entries that a convolution of ones meets: the sum of its output."""
     import torch
@@ -484,28 +492,43 @@ def test_slope_is_that_of_the_upper_half(power: float):
 
 # -------------------------------------------------------------------------------------------------- what was aimed at
 def made_up(problem: str, work: str, peak: int = 100, **seconds: float) -> dict:
-    measured = {name.replace("_", "."): {"median_s": s, "of_limit": 0.5 / s, "peak_bytes": peak + 50 * (name != "rop")}
-                for name, s in seconds.items()}  # fmt: skip
+    measured = {
+        name.replace("_", "."): {"median_s": s, "of_limit": 0.5 / s, "peak_bytes": peak + 50 * (name != "rop")}
+        for name, s in seconds.items()
+    }
     extra = {"steps": 100, "all_steps": 2905} if work == "epoch" else {}
-    return {"problem": problem, "batch": 128, "dtype": "float32", "work": work, "status": "ok", "engines": measured,
-            **extra}  # fmt: skip
+    return {
+        "problem": problem,
+        "batch": 128,
+        "dtype": "float32",
+        "work": work,
+        "status": "ok",
+        "engines": measured,
+        **extra,
+    }
 
 
 def test_goals_are_those_of_the_contract():
     assert [tuple(goal) for goal in report.GOALS] == [
-        ("forest", "jet", 28, 6, 0.4), ("usps", "jet", 6.5, 4.5, 0.65), ("wide", "jet", 1.7, 1.1, 0.75),
-        ("forest", "step", 22, 3, None), ("usps", "step", 5, 6, None), ("wide", "step", 1.4, 1.0, None),
+        ("forest", "jet", 28, 6, 0.4),
+        ("usps", "jet", 6.5, 4.5, 0.65),
+        ("wide", "jet", 1.7, 1.1, 0.75),
+        ("forest", "step", 22, 3, None),
+        ("usps", "step", 5, 6, None),
+        ("wide", "step", 1.4, 1.0, None),
         ("forest", "epoch", 10, 2, None),
         ("forest", "penalised", 10, 3, None),
-    ]  # fmt: skip
+    ]
 
 
 def test_measured_beside_wanted():
-    rows = [made_up("forest", "jet", rop=1.0, torch=30.0, torch_func=40.0, jax=5.0),
-            made_up("usps", "step", rop=1.0, torch=9.0, torch_func=4.0),
-            made_up("forest", "epoch", rop=1.0, torch=10.0, jax=2.5),
-            made_up("wide", "jet", torch=1.0),
-            {**made_up("wide", "step", rop=1.0, torch=1.0, jax=1.0), "batch": 32}]  # fmt: skip
+    rows = [
+        made_up("forest", "jet", rop=1.0, torch=30.0, torch_func=40.0, jax=5.0),
+        made_up("usps", "step", rop=1.0, torch=9.0, torch_func=4.0),
+        made_up("forest", "epoch", rop=1.0, torch=10.0, jax=2.5),
+        made_up("wide", "jet", torch=1.0),
+        {**made_up("wide", "step", rop=1.0, torch=1.0, jax=1.0), "batch": 32},
+    ]
     _, body = report.goals_table({"rows": rows})
     assert body == [
         ["forest, loss+grad+Hv+R²", "30.0 / 28 ✓", "5.00 / 6 ✗", "0.50 / 0.4 ✓"],
@@ -515,9 +538,14 @@ def test_measured_beside_wanted():
 
 
 def test_remarks_on_memory_and_blocks():
-    rows = [made_up("forest", "jet", rop=1.0, torch=2.0), made_up("usps", "jet", rop=1.0, torch=2.0),
-            made_up("forest", "hvp", rop=1.0), made_up("forest", "hvp_block", rop=0.5),
-            made_up("usps", "hvp", rop=1.0), made_up("usps", "hvp_block", rop=1.5)]  # fmt: skip
+    rows = [
+        made_up("forest", "jet", rop=1.0, torch=2.0),
+        made_up("usps", "jet", rop=1.0, torch=2.0),
+        made_up("forest", "hvp", rop=1.0),
+        made_up("forest", "hvp_block", rop=0.5),
+        made_up("usps", "hvp", rop=1.0),
+        made_up("usps", "hvp_block", rop=1.5),
+    ]
     rows[1]["engines"]["torch"]["peak_bytes"] = 90
     memory, blocks = report.remarks({"rows": rows})
     assert memory.endswith("NOT for usps 128 float32")

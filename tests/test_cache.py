@@ -136,8 +136,9 @@ def test_the_folder_is_private_from_the_start(umask: int, found: Any, tmp_path: 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777, 0o1777])
 @pytest.mark.parametrize("inner", [True, False])
-def test_a_folder_that_others_can_write_to_is_not_used(mode: int, inner: bool, found: Any, tmp_path: Path,
-                                                       capsys: Any) -> None:  # fmt: skip
+def test_a_folder_that_others_can_write_to_is_not_used(
+    mode: int, inner: bool, found: Any, tmp_path: Path, capsys: Any
+) -> None:
     folder = found(tmp_path / "cache")
     wrong = folder if inner else folder.parent
     wrong.chmod(mode)
@@ -239,8 +240,7 @@ def test_missing_and_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
     expected = run_python(NETWORK, ROP_CACHE_DIR=str(tmp_path / "cache")).stdout
 
     names = ("interpreter._run_parallel", "elementwise.forward_", "elementwise.tanh_", "elementwise.bent_")
-    wanted = [path for name in names for path in folder.glob(f"{name}*{store.SUFFIX}")
-              if "float32" not in path.name]
+    wanted = [path for name in names for path in folder.glob(f"{name}*{store.SUFFIX}") if "float32" not in path.name]
     assert len(wanted) == len(names)
     gone, empty, *flipped = wanted
     gone.unlink()
@@ -276,8 +276,12 @@ def alive(process: int) -> bool:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc to find processes in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_compilation_leaves_no_processes(number: signal.Signals, tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", NETWORK], env=environment(ROP_CACHE_DIR=str(tmp_path / "cache")),
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-c", NETWORK],
+        env=environment(ROP_CACHE_DIR=str(tmp_path / "cache")),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         compilers: list[int] = []
         end = time.monotonic() + 60

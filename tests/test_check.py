@@ -111,7 +111,10 @@ def test_all_derivatives_wrong_at_once() -> None:
     found = rop.check.layer(lambda x: (math.sin(x), 2 * math.cos(x), 3.0, math.sin(x)), engine=False)
     assert [d.ok for d in found.derivatives] == [False, False, False]
     assert [d.compared_with for d in found.derivatives] == [
-        "differences of f", "second differences of f", "third differences of f"]  # fmt: skip
+        "differences of f",
+        "second differences of f",
+        "third differences of f",
+    ]
 
 
 def test_kinks_and_seams_are_no_errors() -> None:
@@ -133,8 +136,10 @@ def test_steep_and_flat_functions() -> None:
         found = rop.check.layer(lambda x, a=scale: (a * x**3, 3 * a * x * x, 6 * a * x, 6 * a), engine=False)
         assert found.ok, str(found)
     for beta in (0.01, 20.0):
-        layer = rop.Elementwise(lambda x, b: (math.sin(b * x), b * math.cos(b * x), -b * b * math.sin(b * x),
-                                              -(b**3) * math.cos(b * x)), beta)  # fmt: skip
+        layer = rop.Elementwise(
+            lambda x, b: (math.sin(b * x), b * math.cos(b * x), -b * b * math.sin(b * x), -(b**3) * math.cos(b * x)),
+            beta,
+        )
         assert rop.check.layer(layer, engine=False).ok
 
 
@@ -239,9 +244,16 @@ def test_inputs_of_layers_with_kinks_are_clear_of_them() -> None:
 
 @pytest.mark.parametrize(
     ("layer", "rank"),
-    [(rop.Conv2d(3, 2, 5), 3), (rop.Linear(7, 2), 1), (rop.MaxPool2d(8), 3), (rop.BatchNorm1d(3), 1),
-     (rop.BatchNorm2d(3), 3), (rop.Add(), 1), (rop.Flatten(), 1)],
-)  # fmt: skip
+    [
+        (rop.Conv2d(3, 2, 5), 3),
+        (rop.Linear(7, 2), 1),
+        (rop.MaxPool2d(8), 3),
+        (rop.BatchNorm1d(3), 1),
+        (rop.BatchNorm2d(3), 3),
+        (rop.Add(), 1),
+        (rop.Flatten(), 1),
+    ],
+)
 def test_a_shape_is_found_for_every_layer(layer: Any, rank: int) -> None:
     shapes = fitting_shapes(layer)
     assert len(shapes[0]) == rank and layer.output_shape("", *shapes)
@@ -354,9 +366,17 @@ def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.M
         if k != 1:
             original(self, plan, code, k, direction)
         elif self.h[0] is not None:
-            code.tile(elementwise.backward, h=plan.at(self.h[0], 1), order=0, **self._kept(plan),
-                      **plan.orders("x", self.x[0], 1, lowest=1), g0=plan.at(self.g, 1), g1=plan.at(self.g, 1),
-                      g2=plan.at(self.g, 1), count=self.y.rows * plan.lanes)  # fmt: skip
+            code.tile(
+                elementwise.backward,
+                h=plan.at(self.h[0], 1),
+                order=0,
+                **self._kept(plan),
+                **plan.orders("x", self.x[0], 1, lowest=1),
+                g0=plan.at(self.g, 1),
+                g1=plan.at(self.g, 1),
+                g2=plan.at(self.g, 1),
+                count=self.y.rows * plan.lanes,
+            )
 
     monkeypatch.setattr(Activation, "backward", forgetful)
     found = checked("SiLU", dtype)
@@ -451,8 +471,9 @@ def test_losses(loss: Any) -> None:
 
 
 def test_a_network_is_checked_parameter_by_parameter() -> None:
-    net = rop.Sequential(rop.Conv2d(1, 2, 3, padding=1), rop.BatchNorm2d(2), rop.Elementwise(swish), rop.Flatten(),
-                         rop.Linear(32, 3))  # fmt: skip
+    net = rop.Sequential(
+        rop.Conv2d(1, 2, 3, padding=1), rop.BatchNorm2d(2), rop.Elementwise(swish), rop.Flatten(), rop.Linear(32, 3)
+    )
     found = rop.check.network(net, rop.CrossEntropy(), normal(0, (12, 1, 4, 4)), labels(0, (12,), 3))
     found.raise_if_wrong()
     names = dict.fromkeys(row.direction for row in found.rows)

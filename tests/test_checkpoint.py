@@ -38,15 +38,36 @@ def other_line(x: float) -> tuple[float, float, float, float]:
 KINDS: dict[str, Any] = {**rop.layers.LAYERS, **rop.layers.LOSSES}
 # For every argument that a layer or loss has, two values, or the only one; a new argument needs a line here.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
-    "in_features": (4, 5), "out_features": (4, 5), "in_channels": (4, 8), "out_channels": (4, 8),
-    "kernel_size": (4, (4, 3)), "stride": (1, (1, 2)), "padding": (1, 0), "dilation": (1, 2), "groups": (2, 4),
-    "bias": (True, False), "ceil_mode": (False, True), "count_include_pad": (True, False), "output_size": (2, 3),
-    "start_dim": (1,), "end_dim": (-1,), "negative_slope": (0.01, np.nextafter(0.01, 1)), "beta": (1.0, 2.0),
-    "threshold": (20.0, 19.0), "approximate": ("none", "tanh"), "dim": (1, -1), "num_features": (4, 5),
-    "eps": (1e-5, 1e-6), "momentum": (0.1, 0.2), "affine": (True, False), "function": (line, other_line),
-    "weight": ([1.0, 2.0], [1.0, 2.5]), "reduction": ("mean", "sum"), "label_smoothing": (0.0, 0.1),
+    "in_features": (4, 5),
+    "out_features": (4, 5),
+    "in_channels": (4, 8),
+    "out_channels": (4, 8),
+    "kernel_size": (4, (4, 3)),
+    "stride": (1, (1, 2)),
+    "padding": (1, 0),
+    "dilation": (1, 2),
+    "groups": (2, 4),
+    "bias": (True, False),
+    "ceil_mode": (False, True),
+    "count_include_pad": (True, False),
+    "output_size": (2, 3),
+    "start_dim": (1,),
+    "end_dim": (-1,),
+    "negative_slope": (0.01, np.nextafter(0.01, 1)),
+    "beta": (1.0, 2.0),
+    "threshold": (20.0, 19.0),
+    "approximate": ("none", "tanh"),
+    "dim": (1, -1),
+    "num_features": (4, 5),
+    "eps": (1e-5, 1e-6),
+    "momentum": (0.1, 0.2),
+    "affine": (True, False),
+    "function": (line, other_line),
+    "weight": ([1.0, 2.0], [1.0, 2.5]),
+    "reduction": ("mean", "sum"),
+    "label_smoothing": (0.0, 0.1),
     "ignore_index": (-100, -1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,9 +85,19 @@ def test_layers_of_other_classes_and_parameters_differ() -> None:
     def scaled(x: float, a: float) -> tuple[float, float, float, float]:
         return a * x, a, 0.0, 0.0
 
-    different = [rop.Tanh(), rop.Sigmoid(), rop.SiLU(), rop.ReLU(), rop.Identity(), rop.BatchNorm1d(4),
-                 rop.BatchNorm2d(4), rop.Softmax(1), rop.LogSoftmax(1), rop.Elementwise(scaled, 1.0),
-                 rop.Elementwise(scaled, 2.0)]  # fmt: skip
+    different = [
+        rop.Tanh(),
+        rop.Sigmoid(),
+        rop.SiLU(),
+        rop.ReLU(),
+        rop.Identity(),
+        rop.BatchNorm1d(4),
+        rop.BatchNorm2d(4),
+        rop.Softmax(1),
+        rop.LogSoftmax(1),
+        rop.Elementwise(scaled, 1.0),
+        rop.Elementwise(scaled, 2.0),
+    ]
     assert len({digest(layer) for layer in different}) == len(different)
 
 
@@ -86,8 +117,7 @@ def skipping(over: int) -> rop.Graph:
 
 def test_the_wiring_counts() -> None:
     assert digest(skipping(0)) == digest(skipping(0))
-    nets = [skipping(0), skipping(1), skipping(2), joined((0, 1)), joined((1, 0)),
-            joined((0, 1), shared=True)]  # fmt: skip
+    nets = [skipping(0), skipping(1), skipping(2), joined((0, 1)), joined((1, 0)), joined((0, 1), shared=True)]
     assert len({digest(one) for one in nets}) == len(nets)
     assert len({skipping(over).summary_text() for over in (0, 1, 2)}) == 1, "the table of layers does not tell"
 
@@ -110,9 +140,17 @@ def parts(k: Any, epoch: int, start: float) -> float:
 
 
 @pytest.mark.parametrize(
-    "make", [schedule, Falling, lambda a: functools.partial(parts, start=a), lambda a: Falling(a).__call__,
-             rop.inverse_epoch, lambda a: lambda k, epoch, start=a: start, float]
-)  # fmt: skip
+    "make",
+    [
+        schedule,
+        Falling,
+        lambda a: functools.partial(parts, start=a),
+        lambda a: Falling(a).__call__,
+        rop.inverse_epoch,
+        lambda a: lambda k, epoch, start=a: start,
+        float,
+    ],
+)
 def test_schedules_are_known_by_what_they_do(make: Any) -> None:
     one, again, other = (rop.SGD(lr=make(rate)) for rate in (0.1, 0.1, 0.2))
     if callable(one.lr):
@@ -122,9 +160,12 @@ def test_schedules_are_known_by_what_they_do(make: Any) -> None:
 
 Y = np.arange(600) % 2
 BASE: dict[str, Any] = {
-    "epochs": 1, "net": rop.Sequential(rop.Linear(2, 4), rop.BatchNorm1d(4), rop.LeakyReLU(0.01), rop.Linear(4, 2)),
-    "validation": moons(40, seed=1), "loss": rop.CrossEntropy(weight=[1.0, 2.0]), "regularizer": None,
-}  # fmt: skip
+    "epochs": 1,
+    "net": rop.Sequential(rop.Linear(2, 4), rop.BatchNorm1d(4), rop.LeakyReLU(0.01), rop.Linear(4, 2)),
+    "validation": moons(40, seed=1),
+    "loss": rop.CrossEntropy(weight=[1.0, 2.0]),
+    "regularizer": None,
+}
 
 
 def layers(*middle: Any) -> rop.Graph:
@@ -177,9 +218,11 @@ def test_another_kind_of_cpu_goes_on_with_a_line(tmp_path: Path, monkeypatch: An
 
 # ------------------------------------------------------------------------------------------- what is in a checkpoint
 OPTIONS: dict[str, Any] = {
-    "epochs": 2, "validation": moons(40, seed=1), "optimizer": rop.Adam(),
+    "epochs": 2,
+    "validation": moons(40, seed=1),
+    "optimizer": rop.Adam(),
     "net": rop.Sequential(rop.Linear(2, 4), rop.BatchNorm1d(4), rop.Tanh(), rop.Linear(4, 2)),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -210,15 +253,29 @@ def changed(folder: Path, whole: bytes, change: Callable[[dict[str, Any], dict[s
 
 
 META: list[tuple[str, Any, str]] = [
-    ("step", -5, "'step', got -5"), ("step", 10, "from 0 to 9"), ("step", 3, "shape (3, 10) of float64 for 'reports'"),
-    ("step", 1.0, "'step'"), ("step", True, "'step'"), ("step", None, "'step'"), ("step", 2**70, "'step'"),
-    ("epoch", 0, "expected 3 for 'epoch', got 0"), ("epoch", 4, "'epoch'"), ("epoch", "3", "'epoch'"),
-    ("best_epoch", 0, "from 1 to 2 for 'best_epoch'"), ("best_epoch", 3, "'best_epoch'"),
-    ("best_epoch", -1, "'best_epoch'"), ("seconds", -1.0, "'seconds'"), ("seconds", float("nan"), "'seconds'"),
-    ("seconds", "1", "'seconds'"), ("history", {}, "a list of rows"), ("history", [], "'epoch'"),
-    ("history", [{"epoch": 1}, {"epoch": 2}], "'history[0]'"), ("history", [1, 2], "'history[0]'"),
-    ("settings", None, "other settings: net"), ("settings", [], "other settings: net"),
-]  # fmt: skip
+    ("step", -5, "'step', got -5"),
+    ("step", 10, "from 0 to 9"),
+    ("step", 3, "shape (3, 10) of float64 for 'reports'"),
+    ("step", 1.0, "'step'"),
+    ("step", True, "'step'"),
+    ("step", None, "'step'"),
+    ("step", 2**70, "'step'"),
+    ("epoch", 0, "expected 3 for 'epoch', got 0"),
+    ("epoch", 4, "'epoch'"),
+    ("epoch", "3", "'epoch'"),
+    ("best_epoch", 0, "from 1 to 2 for 'best_epoch'"),
+    ("best_epoch", 3, "'best_epoch'"),
+    ("best_epoch", -1, "'best_epoch'"),
+    ("seconds", -1.0, "'seconds'"),
+    ("seconds", float("nan"), "'seconds'"),
+    ("seconds", "1", "'seconds'"),
+    ("history", {}, "a list of rows"),
+    ("history", [], "'epoch'"),
+    ("history", [{"epoch": 1}, {"epoch": 2}], "'history[0]'"),
+    ("history", [1, 2], "'history[0]'"),
+    ("settings", None, "other settings: net"),
+    ("settings", [], "other settings: net"),
+]
 
 
 @pytest.mark.parametrize(("name", "value", "says"), META)
@@ -238,16 +295,23 @@ def test_rows_of_the_history_are_looked_at(column: str, whole: bytes, tmp_path: 
 
 
 ARRAYS: list[tuple[str, Callable[[np.ndarray], Any], str]] = [
-    ("w", lambda a: a[:-1], "of float32 for 'w'"), ("w", lambda a: a.astype(np.float64), "of float64"),
-    ("w", lambda a: a * np.nan, "'w'"), ("w", lambda a: a.reshape(2, -1), "'w'"), ("v", lambda a: a[:3], "'v'"),
-    ("best/w", lambda a: a * np.inf, "'best/w'"), ("squares", lambda a: a - 1, "'squares'"),
-    ("squares", lambda a: None, "got nothing"), ("state/1.running_var", lambda a: -a, "running_var"),
+    ("w", lambda a: a[:-1], "of float32 for 'w'"),
+    ("w", lambda a: a.astype(np.float64), "of float64"),
+    ("w", lambda a: a * np.nan, "'w'"),
+    ("w", lambda a: a.reshape(2, -1), "'w'"),
+    ("v", lambda a: a[:3], "'v'"),
+    ("best/w", lambda a: a * np.inf, "'best/w'"),
+    ("squares", lambda a: a - 1, "'squares'"),
+    ("squares", lambda a: None, "got nothing"),
+    ("state/1.running_var", lambda a: -a, "running_var"),
     ("state/1.running_mean", lambda a: a * np.nan, "running_mean"),
     ("best/state/1.running_mean", lambda a: np.zeros(5, np.float32), "running_mean"),
-    ("reports", lambda a: np.zeros((3, 10)), "'reports'"), ("reports", lambda a: np.zeros((0, 9)), "'reports'"),
-    ("profiled", lambda a: a[:2], "'profiled'"), ("more", lambda a: np.ones(2), "nothing for 'more'"),
+    ("reports", lambda a: np.zeros((3, 10)), "'reports'"),
+    ("reports", lambda a: np.zeros((0, 9)), "'reports'"),
+    ("profiled", lambda a: a[:2], "'profiled'"),
+    ("more", lambda a: np.ones(2), "nothing for 'more'"),
     ("w", lambda a: a.astype(complex), "not an array of numbers"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "change", "says"), ARRAYS)
@@ -347,8 +411,16 @@ def test_files_get_the_permissions_that_the_umask_says(umask: int, tmp_path: Pat
 def test_leftovers_of_a_killed_save_are_removed_at_the_next_start(tmp_path: Path) -> None:
     fit(checkpoint=tmp_path, epochs=1)
     left = [tmp_path / f".{files.FILE}.{end}" for end in ("abcd0123", "a_b_c_d_")]
-    others = [tmp_path / name for name in (".checkpoint.npz", ".checkpoint.npz.1", ".config.json.abcd0123",
-                                           "x.checkpoint.npz.abcd0123", ".checkpoint.npz.abcd0123.bak")]  # fmt: skip
+    others = [
+        tmp_path / name
+        for name in (
+            ".checkpoint.npz",
+            ".checkpoint.npz.1",
+            ".config.json.abcd0123",
+            "x.checkpoint.npz.abcd0123",
+            ".checkpoint.npz.abcd0123.bak",
+        )
+    ]
     for path in left + others:
         path.write_bytes(b"half")
     fit(checkpoint=tmp_path, epochs=1, resume=True)

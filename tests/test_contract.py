@@ -97,9 +97,11 @@ def test_arrays_of_either_precision_are_cast_at_the_door(given: Any, dtype: Any)
     x, w, v = (np.float32(a) for a in (normal(0, (9, 5)), point(plain(), 0), direction(plain(), 0)))
     y = labels(0, (9,), 3)
     expected = rop.Objective(plain(), rop.CrossEntropy(), x.astype(dtype), y, dtype=dtype).jet(
-        w.astype(dtype), v.astype(dtype))
+        w.astype(dtype), v.astype(dtype)
+    )
     actual = rop.Objective(plain(), rop.CrossEntropy(), x.astype(given), y, dtype=dtype).jet(
-        w.astype(given), v.astype(given))
+        w.astype(given), v.astype(given)
+    )
     assert_jets_equal(actual, expected)
     assert actual.grad.dtype == dtype
 
@@ -251,8 +253,12 @@ def torch_network() -> torch.nn.Sequential:
     """torch's counterpart of `network()`, with running statistics that are not trivial."""
     torch.manual_seed(0)
     module = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4, momentum=1.0), torch.nn.Tanh(),
-        torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(16, 3),
+        torch.nn.Conv2d(1, 4, 3, padding=1),
+        torch.nn.BatchNorm2d(4, momentum=1.0),
+        torch.nn.Tanh(),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(16, 3),
     ).double()
     module(torch.randn(30, 1, 4, 4, dtype=torch.float64) * 2 + 1)
     return module
@@ -274,7 +280,8 @@ def test_torchs_flat_vector_is_a_valid_w() -> None:
     assert w.shape == (net.size,)
     module.train()
     np.testing.assert_allclose(
-        oracle.predict(net, w, x, training=True), module(torch.tensor(x)).detach().numpy(), rtol=1e-10)
+        oracle.predict(net, w, x, training=True), module(torch.tensor(x)).detach().numpy(), rtol=1e-10
+    )
     y = labels(0, (9,), 3)
     loss = torch.nn.CrossEntropyLoss()(module(torch.tensor(x)), torch.tensor(y))
     loss.backward()
@@ -332,8 +339,9 @@ def test_evaluation_mode_uses_the_state(dtype: Any) -> None:
     np.testing.assert_allclose(net.predict(w.astype(dtype), x, state), outputs, rtol=1e-10 + loose, atol=loose)
     f = rop.Objective(net, rop.CrossEntropy(), x, y, dtype=dtype, training=False, state=state)
     v = direction(net, 0, dtype)
-    expected = oracle.reference(net, rop.CrossEntropy(), np.asarray(x, dtype), y, w.astype(dtype), v, training=False,
-                                state=state)
+    expected = oracle.reference(
+        net, rop.CrossEntropy(), np.asarray(x, dtype), y, w.astype(dtype), v, training=False, state=state
+    )
     assert discrepancies(f.jet(w, v), expected, v, TOLERANCES[np.dtype(dtype)]) == []
 
 
@@ -720,13 +728,16 @@ def files():
 def test_a_new_network_compiles_nothing() -> None:
     """Once every kind of layer was used, a process with other networks leaves the cache as it is."""
     run_python(EVERY_LAYER + "evaluate(3, 5, 6)")
-    run_python(EVERY_LAYER + """
+    run_python(
+        EVERY_LAYER
+        + """
 before = files()
 assert before, "nothing is cached"
 evaluate(7, 150, 45)
 evaluate(2, 31, 129)
 assert files() == before, sorted(set(files()) ^ set(before))
-""")
+"""
+    )
 
 
 def test_the_cache_folder_follows_its_variable(tmp_path: Path) -> None:
@@ -754,8 +765,12 @@ def test_an_edit_of_any_kernel_or_layer_invalidates_the_cache(tmp_path: Path) ->
     elsewhere.mkdir(exist_ok=True)
     (elsewhere / "edited.py").write_text("")
     assert source_digest(copy) == original
-    sources = [path for folder in ("kernels", "layers") for path in (copy / folder).rglob("*.py")
-               if elsewhere not in path.parents]
+    sources = [
+        path
+        for folder in ("kernels", "layers")
+        for path in (copy / folder).rglob("*.py")
+        if elsewhere not in path.parents
+    ]
     assert len(sources) > 10
     digests = {original}
     for path in sources:

@@ -46,7 +46,9 @@ def test_what_is_forbidden_is_recognised() -> None:
     """In a line of its own, behind a predicate, with whatever comes after; not in names of registers."""
     ptx = "\tadd.f32 \t%f64, %f1;\n\t@%p1 atom.global.add.f32 %f1, [%rd1], %f2;\n red.shared.add.u32 [%r1], 1;\n"
     assert [line.split()[-5:] for line in instructions(ptx, r"(atom|red)\.")] == [
-        ["@%p1", "atom.global.add.f32", "%f1,", "[%rd1],", "%f2;"], ["red.shared.add.u32", "[%r1],", "1;"]]  # fmt: skip
+        ["@%p1", "atom.global.add.f32", "%f1,", "[%rd1],", "%f2;"],
+        ["red.shared.add.u32", "[%r1],", "1;"],
+    ]
     assert not instructions(ptx, r"[\w.]*\.f64\b")
     assert instructions(ptx + "\tcvt.rn.f64.s64 \t%fd1, %rd1;", r"[\w.]*\.f64\b") == ("cvt.rn.f64.s64 \t%fd1, %rd1;",)
 
@@ -56,8 +58,14 @@ def test_products_load_each_number_once(precision: str) -> None:
     """With 4 × 4 outputs of three orders a thread makes 16 · 5 multiply-adds of 5 · 4 numbers, which are five loads
     of 16 bytes in float32 and ten in float64."""
     for kernel, terms in (("bilinear.products", 5), ("bilinear.weight_gradient", 6)):
-        (spec,) = (one for one in cuda_table.rows() if one.kernel == kernel and one.precision == precision
-                   and dict(one.options).get("tile") == "large" and not dict(one.options).get("adjoint"))  # fmt: skip
+        (spec,) = (
+            one
+            for one in cuda_table.rows()
+            if one.kernel == kernel
+            and one.precision == precision
+            and dict(one.options).get("tile") == "large"
+            and not dict(one.options).get("adjoint")
+        )
         loads = terms if precision == "float32" else 2 * terms
         assert examined(spec).multiplications_per_load == pytest.approx(16 * terms / loads)
 

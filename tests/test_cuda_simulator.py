@@ -25,10 +25,21 @@ PARTS = ("test_device_layers.py", "test_device_engine.py")
 
 def run_part(part: str, simulator: str = "1", *options: str) -> Done:
     """pytest on one file of tests/on_device, with or without the simulator."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", *options,
-               str(ROOT / "tests" / "on_device" / part)]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, timeout=1200, cwd=ROOT,
-                          env=environment(NUMBA_ENABLE_CUDASIM=simulator))  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        *options,
+        str(ROOT / "tests" / "on_device" / part),
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=1200, cwd=ROOT, env=environment(NUMBA_ENABLE_CUDASIM=simulator)
+    )
 
 
 @pytest.fixture(scope="module")

@@ -374,8 +374,10 @@ def test_a_file_that_cannot_be_read(name: str, folder: Path, monkeypatch):
     refused(lambda: datasets.load(name, folder), f"cannot read {folder / FILES[name][0]}: Permission denied")
 
 
-@pytest.mark.parametrize(("name", "number", "bound"), [(name, i, None) for name in ("usps", "mnist") for i in (0, 1)]
-                         + [("forest", 0, None), ("forest", 0, "unpacked")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "number", "bound"),
+    [(name, i, None) for name in ("usps", "mnist") for i in (0, 1)] + [("forest", 0, None), ("forest", 0, "unpacked")],
+)
 def test_a_file_that_unpacks_to_far_too_much(name: str, number: int, bound: str | None, folder: Path, monkeypatch):
     """It is refused at four times what belongs there: neither unpacked to its end nor made an array of."""
     for size in ("FOREST_BYTES", "USPS_TRAIN_BYTES", "USPS_TEST_BYTES"):

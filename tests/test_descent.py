@@ -213,13 +213,19 @@ def test_no_step_leaps(solver: str, limit: float | None) -> None:
 
 
 @pytest.mark.parametrize("solver", ["power", "track"])
-@pytest.mark.parametrize("options", [{}, {"limit": 0.1}, {"limit": None}, {"clip": 0.01}, {"clip": 0.2, "limit": 0.03}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "options", [{}, {"limit": 0.1}, {"limit": None}, {"clip": 0.01}, {"clip": 0.2, "limit": 0.03}], ids=str
+)
 def test_python_shortens_as_compiled_code_does(solver: str, options: dict[str, Any]) -> None:
     net, (x, y) = network(), data()
     regularizer = rop.SpectralRadius(mu=20.0, solver=solver, products=6, maxiter=6, tol=0.0, **options)
-    given: dict[str, Any] = {"batch_size": BATCH, "w": net.init(dtype=np.float64), "dtype": np.float64,
-                             "optimizer": rop.SGD(lr=RATE), "regularizer": regularizer}  # fmt: skip
+    given: dict[str, Any] = {
+        "batch_size": BATCH,
+        "w": net.init(dtype=np.float64),
+        "dtype": np.float64,
+        "optimizer": rop.SGD(lr=RATE),
+        "regularizer": regularizer,
+    }
     compiled, python = (kind(net, rop.CrossEntropy(), x, y, **given) for kind in (Descent, Stepwise))
     reports = []
     for steps in (compiled, python):
@@ -243,8 +249,16 @@ def test_cold_starts_depend_on_seed_and_step_only() -> None:
 def test_random_directions_are_normal_and_of_unit_length() -> None:
     net = rop.Sequential(rop.Linear(60, 50))
     x, y = normal(0, (8, 60)), np.arange(8)
-    d = Descent(net, rop.CrossEntropy(), x, y, batch_size=8, w=net.init(), dtype=np.float64,
-                regularizer=penalty(1e-9, maxiter=1, warm_start=False))  # fmt: skip
+    d = Descent(
+        net,
+        rop.CrossEntropy(),
+        x,
+        y,
+        batch_size=8,
+        w=net.init(),
+        dtype=np.float64,
+        regularizer=penalty(1e-9, maxiter=1, warm_start=False),
+    )
     d.begin(np.arange(8))
     d.run(0, 1, rate=0.0, mu=1e-9)
     v = d.arrays["v"] * np.sqrt(net.size)
@@ -273,8 +287,11 @@ def test_running_averages_are_updated_once_per_step() -> None:
     d = Descent(net, rop.CrossEntropy(), x, y, batch_size=BATCH, w=w, dtype=np.float64, regularizer=penalty(0.1))
     expected = net.init_state(np.float64)
     for i in range(d.begin(np.arange(SAMPLES))):
-        stats = rop.Objective(net, rop.CrossEntropy(), x[i * BATCH :][:BATCH], y[i * BATCH :][:BATCH],
-                              dtype=np.float64).at(d.w).batch_stats  # fmt: skip
+        stats = (
+            rop.Objective(net, rop.CrossEntropy(), x[i * BATCH :][:BATCH], y[i * BATCH :][:BATCH], dtype=np.float64)
+            .at(d.w)
+            .batch_stats
+        )
         expected = {name: 0.7 * old + 0.3 * stats[name] for name, old in expected.items()}
         d.run(i, 1, rate=RATE, mu=0.1)
     for name, value in expected.items():
@@ -323,8 +340,9 @@ def long_net() -> tuple[rop.Graph, np.ndarray, np.ndarray]:
     return net, normal(0, (64, 300)), np.random.default_rng(1).integers(3, size=64)
 
 
-@pytest.mark.parametrize("optimizer", [rop.SGD(lr=0.1), rop.SGD(lr=0.1, momentum=0.9), rop.Adam()],
-                         ids=["plain", "momentum", "adam"])  # fmt: skip
+@pytest.mark.parametrize(
+    "optimizer", [rop.SGD(lr=0.1), rop.SGD(lr=0.1, momentum=0.9), rop.Adam()], ids=["plain", "momentum", "adam"]
+)
 def test_threads_do_not_change_a_bit(optimizer: Any) -> None:
     net, x, y = long_net()
     results = []
@@ -332,8 +350,16 @@ def test_threads_do_not_change_a_bit(optimizer: Any) -> None:
     try:
         for count in {1, threads}:
             numba.set_num_threads(count)
-            d = Descent(net, rop.CrossEntropy(), x, y, batch_size=16, w=net.init(), optimizer=optimizer,
-                        regularizer=penalty(0.05))  # fmt: skip
+            d = Descent(
+                net,
+                rop.CrossEntropy(),
+                x,
+                y,
+                batch_size=16,
+                w=net.init(),
+                optimizer=optimizer,
+                regularizer=penalty(0.05),
+            )
             d.begin(np.arange(64))
             results.append((d.run(0, 4, rate=0.1, mu=0.05)[:, :6], d.w))
     finally:

@@ -45,8 +45,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def change(installed: bool = True, error: str | None = None, gpus: int = 1, compiler: bool = True) -> None:
-        cuda = SimpleNamespace(is_available=lambda: error is None and compiler, cuda_error=lambda: error,
-                               gpus=[None] * gpus)  # fmt: skip
+        cuda = SimpleNamespace(
+            is_available=lambda: error is None and compiler, cuda_error=lambda: error, gpus=[None] * gpus
+        )
         monkeypatch.setattr(devices, "find_spec", lambda name: object() if installed else None)
         monkeypatch.setattr(numba, "cuda", cuda, raising=False)
         monkeypatch.setattr("numba.core.config.ENABLE_CUDASIM", False, raising=False)
@@ -79,8 +80,9 @@ def test_one_error_says_what_is_missing(pretend: Any, cause: str) -> None:
 
 
 def train_on_cuda() -> None:
-    rop.train(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), (np.ones((4, 1)), np.ones((4, 1))), batch_size=2,
-              device="cuda")  # fmt: skip
+    rop.train(
+        rop.Sequential(rop.Linear(1, 1)), rop.MSE(), (np.ones((4, 1)), np.ones((4, 1))), batch_size=2, device="cuda"
+    )
 
 
 def test_an_objective_from_a_machine_with_a_gpu_is_refused_clearly(pretend: Any) -> None:

@@ -113,14 +113,25 @@ class MixedIn(Mixin, rop.LeakyReLU):
 
 
 REFUSED_LOSSES: list[tuple[Any, str]] = [
-    (OwnLoss(), "OwnLoss"), (WholeOwnLoss(), "WholeOwnLoss"), (rop.Loss(), "Loss"), (Half(), "_energy"),
-    (OtherTargets(), "_targets"), (OtherValue(), "value"),
-]  # fmt: skip
+    (OwnLoss(), "OwnLoss"),
+    (WholeOwnLoss(), "WholeOwnLoss"),
+    (rop.Loss(), "Loss"),
+    (Half(), "_energy"),
+    (OtherTargets(), "_targets"),
+    (OtherValue(), "value"),
+]
 REFUSED_LAYERS: list[tuple[Any, str]] = [
-    (OwnLayer(), "OwnLayer"), (ShapelessLayer(), "ShapelessLayer"), (rop.Layer(), "Layer"), (Leaky(), "negative_slope"),
-    (WithForward(), "forward"), (OtherFunction(), "function"), (Narrow(), "output_shape"),
-    (MoreParameters(4, 4), "parameter_shapes"), (EqualIsTheSame(4, 4), "__eq__"), (MixedIn(0.1), "negative_slope"),
-]  # fmt: skip
+    (OwnLayer(), "OwnLayer"),
+    (ShapelessLayer(), "ShapelessLayer"),
+    (rop.Layer(), "Layer"),
+    (Leaky(), "negative_slope"),
+    (WithForward(), "forward"),
+    (OtherFunction(), "function"),
+    (Narrow(), "output_shape"),
+    (MoreParameters(4, 4), "parameter_shapes"),
+    (EqualIsTheSame(4, 4), "__eq__"),
+    (MixedIn(0.1), "negative_slope"),
+]
 
 
 # -------------------------------------------------------------------------- subclasses that change nothing of the kind
@@ -165,9 +176,11 @@ class Norm(rop.BatchNorm1d):
 
 
 SAME_LAYERS: list[tuple[Callable[[], Any], Callable[[], Any]]] = [
-    (Wide, lambda: rop.Linear(4, 4)), (lambda: Renamed(0.2), lambda: rop.LeakyReLU(0.2)), (Bent, rop.Tanh),
+    (Wide, lambda: rop.Linear(4, 4)),
+    (lambda: Renamed(0.2), lambda: rop.LeakyReLU(0.2)),
+    (Bent, rop.Tanh),
     (lambda: Norm(4), lambda: rop.BatchNorm1d(4)),
-]  # fmt: skip
+]
 
 
 def net_of(layer: Any) -> Any:
@@ -186,12 +199,13 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {  # every way into the engine, wit
     "Objective": lambda net, loss: rop.Objective(net, loss, X, Y),
     "train": lambda net, loss: rop.train(net, loss, (X, Y), batch_size=4, epochs=1),
     "train step by step": lambda net, loss: rop.train(
-        net, loss, (X, Y), batch_size=4, epochs=1, regularizer=rop.SpectralRadius(solver="lanczos")),
+        net, loss, (X, Y), batch_size=4, epochs=1, regularizer=rop.SpectralRadius(solver="lanczos")
+    ),
     "Descent": lambda net, loss: Descent(net, loss, X, Y, batch_size=4, w=np.zeros(net.size)),
     "check.network": lambda net, loss: rop.check.network(net, loss, X, Y, **check_options()),
     "reference": lambda net, loss: reference.reference(net, loss, X, Y, np.zeros(net.size), np.zeros(net.size)),
     "lowering": lambda net, loss: lower(net, (4,), True, loss, np.dtype(np.float64)),
-}  # fmt: skip
+}
 CUDA: dict[str, Callable[[Any, Any], Any]] = {
     "lowering for cuda": lambda net, loss: list(Network(net, (4,), loss).requests()),
 }
@@ -213,16 +227,22 @@ def test_an_unknown_layer_is_refused(way: str, layer: Any, word: str) -> None:
 @pytest.mark.parametrize("layer, word", REFUSED_LAYERS, ids=lambda value: type(value).__name__)
 def test_an_unknown_layer_is_refused_elsewhere(layer: Any, word: str) -> None:
     net = net_of(layer)
-    for call in (lambda: net.predict(np.zeros(net.size), X), lambda: rop.to_torch(net, np.zeros(net.size)),
-                 lambda: rop.check.layer(layer, **check_options()),
-                 lambda: reference.output_shape(layer, (4,))):  # fmt: skip
+    for call in (
+        lambda: net.predict(np.zeros(net.size), X),
+        lambda: rop.to_torch(net, np.zeros(net.size)),
+        lambda: rop.check.layer(layer, **check_options()),
+        lambda: reference.output_shape(layer, (4,)),
+    ):
         assert_refused(call, TypeError, type(layer).__name__, word)
 
 
 @pytest.mark.parametrize("loss, word", REFUSED_LOSSES, ids=lambda value: type(value).__name__)
 def test_an_unknown_loss_is_refused_elsewhere(loss: Any, word: str) -> None:
-    for call in (lambda: rop.evaluate(GOOD, loss, W, X, Y), lambda: rop.check.loss(loss, **check_options()),
-                 lambda: flops._seed(loss, frozenset({0}))):  # fmt: skip
+    for call in (
+        lambda: rop.evaluate(GOOD, loss, W, X, Y),
+        lambda: rop.check.loss(loss, **check_options()),
+        lambda: flops._seed(loss, frozenset({0})),
+    ):
         assert_refused(call, TypeError, type(loss).__name__, word)
 
 
@@ -236,7 +256,8 @@ def test_a_loss_without_formulas_says_so_where_it_is_asked() -> None:
 def test_a_constructor_that_forgets_its_parent(kind: Any) -> None:
     forgetful = type("Forgetful", (kind,), {"__init__": lambda self: None})()
     call = lambda: rop.Objective(  # noqa: E731
-        *((GOOD, forgetful) if isinstance(forgetful, rop.Loss) else (net_of(forgetful), rop.MSE())), X, Y)
+        *((GOOD, forgetful) if isinstance(forgetful, rop.Loss) else (net_of(forgetful), rop.MSE())), X, Y
+    )
     assert_refused(call, TypeError, "Forgetful", "super().__init__")
     assert not hasattr(forgetful, "something") and not hasattr(forgetful, "weight_")
 
@@ -246,8 +267,9 @@ def test_a_constructor_that_forgets_its_parent(kind: Any) -> None:
 def test_a_subclass_of_a_layer_gives_the_same_bits(own: Any, like: Any) -> None:
     v = normal(2, (net_of(like()).size,))
     for training in (True, False):
-        objectives = (rop.Objective(net_of(make()), rop.MSE(), X, Y, dtype=np.float64, training=training)
-                      for make in (own, like))  # fmt: skip
+        objectives = (
+            rop.Objective(net_of(make()), rop.MSE(), X, Y, dtype=np.float64, training=training) for make in (own, like)
+        )
         one, other = (f.jet(v, v[::-1]) for f in objectives)
         for mine, theirs in zip(one, other, strict=True):
             np.testing.assert_array_equal(mine, theirs)
@@ -258,7 +280,8 @@ def test_a_subclass_of_a_layer_gives_the_same_bits(own: Any, like: Any) -> None:
 @pytest.mark.parametrize("own, like", SAME_LAYERS)
 def test_a_subclass_of_a_layer_launches_the_same_kernels(own: Any, like: Any) -> None:
     assert list(Network(net_of(own()), (4,), rop.MSE()).requests()) == list(
-        Network(net_of(like()), (4,), rop.MSE()).requests())
+        Network(net_of(like()), (4,), rop.MSE()).requests()
+    )
 
 
 def test_a_subclass_of_a_loss() -> None:
@@ -364,8 +387,9 @@ class Gentle(rop.SpectralRadius):
     """Would be taken for its parent."""
 
 
-@pytest.mark.parametrize("given", [{"optimizer": AdamW()}, {"regularizer": Gentle()}, {"optimizer": rop.SGD},
-                                   {"optimizer": "adam"}])  # fmt: skip
+@pytest.mark.parametrize(
+    "given", [{"optimizer": AdamW()}, {"regularizer": Gentle()}, {"optimizer": rop.SGD}, {"optimizer": "adam"}]
+)
 def test_other_optimizers_and_penalties_are_refused(given: dict[str, Any]) -> None:
     (value,) = given.values()
     name = getattr(value, "__name__", type(value).__name__)

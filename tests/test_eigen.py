@@ -391,8 +391,13 @@ def test_preconditioners_of_every_kind_give_the_same() -> None:
     matrix = symmetric(np.linspace(0, 1, 80) ** 3)
     shifted = 1.01 * np.eye(80) - matrix + 0.01 * symmetric(np.linspace(0, 1, 80), 2)
     inverse = np.linalg.inv(shifted)
-    kinds = [Solver(shifted), inverse, spla.aslinearoperator(inverse), scipy.sparse.csr_array(inverse),
-             lambda block: inverse @ block]  # fmt: skip
+    kinds = [
+        Solver(shifted),
+        inverse,
+        spla.aslinearoperator(inverse),
+        scipy.sparse.csr_array(inverse),
+        lambda block: inverse @ block,
+    ]
     found = [eigen.lobpcg(matrix, which="LA", preconditioner=kind, tol=1e-7) for kind in kinds]
     plain = eigen.lobpcg(matrix, which="LA", tol=1e-7)
     for one in found:

@@ -112,9 +112,11 @@ def with_recursion(x: float) -> Numbers:
 def enclosing(power: int, factor: float) -> Any:
     """A closure over an exponent and a number."""
     return lambda x: (
-        factor * x**power, factor * power * x ** (power - 1), factor * power * (power - 1) * x ** (power - 2),
+        factor * x**power,
+        factor * power * x ** (power - 1),
+        factor * power * (power - 1) * x ** (power - 2),
         factor * power * (power - 1) * (power - 2) * x ** (power - 3),
-    )  # fmt: skip
+    )
 
 
 def without_source() -> Any:
@@ -127,8 +129,16 @@ def without_source() -> Any:
 FUNCTIONS = {
     function.__name__: (function, ())
     for function in (
-        with_math, with_numpy, with_an_imported_name, with_helpers, with_a_loop, with_a_table, with_an_inner_function,
-        with_branches, with_a_default, with_recursion,
+        with_math,
+        with_numpy,
+        with_an_imported_name,
+        with_helpers,
+        with_a_loop,
+        with_a_table,
+        with_an_inner_function,
+        with_branches,
+        with_a_default,
+        with_recursion,
     )
 } | {
     "closure": (enclosing(3, 0.3), ()),
@@ -136,7 +146,7 @@ FUNCTIONS = {
     "lambda with a parameter": (lambda x, a: (a * x * x, 2 * a * x, 2 * a, 0), (0.7,)),
     "two parameters": (bell, (1.5, 2.0)),
     "compiled": (numba.njit(wave), ()),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
@@ -219,16 +229,22 @@ DIFFERENT: dict[str, Any] = {
     "types of constants": ("def f(x): return x + 1", "def f(x): return x + 1.0", {}, {}),
     "constants of an inner function": (
         "def f(x):\n    def g(y): return y + 1\n    return g(x)",
-        "def f(x):\n    def g(y): return y + 2\n    return g(x)", {}, {}),
+        "def f(x):\n    def g(y): return y + 2\n    return g(x)",
+        {},
+        {},
+    ),
     "globals": ("def f(x): return x + c", "def f(x): return x + c", {"c": 1.0}, {"c": 2.0}),
     "arrays": ("def f(x): return x + c[0]", "def f(x): return x + c[0]", {"c": np.zeros(2)}, {"c": np.ones(2)}),
-    "helpers": ("def f(x): return g(x)", "def f(x): return g(x)",
-                {"g": lambda x: x + 1}, {"g": lambda x: x + 2}),
-    "compiled helpers": ("def f(x): return g(x)", "def f(x): return g(x)",
-                         {"g": numba.njit(lambda x: x + 1)}, {"g": numba.njit(lambda x: x + 2)}),
+    "helpers": ("def f(x): return g(x)", "def f(x): return g(x)", {"g": lambda x: x + 1}, {"g": lambda x: x + 2}),
+    "compiled helpers": (
+        "def f(x): return g(x)",
+        "def f(x): return g(x)",
+        {"g": numba.njit(lambda x: x + 1)},
+        {"g": numba.njit(lambda x: x + 2)},
+    ),
     "builtins": ("def f(x): return g(x)", "def f(x): return g(x)", {"g": math.sin}, {"g": math.cos}),
     "defaults": ("def f(x, a=1.0): return x + a", "def f(x, a=2.0): return x + a", {}, {}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("what", DIFFERENT)
@@ -318,8 +334,16 @@ def test_training_with_it() -> None:
     histories = []
     for layer in (rop.Tanh(), rop.Elementwise(with_math)):
         net = rop.Sequential(rop.Linear(3, 6), layer, rop.Linear(6, 2))
-        fit = rop.train(net, rop.CrossEntropy(), (x, y), epochs=3, batch_size=16, dtype=np.float64, progress=False,
-                        regularizer=rop.SpectralRadius(mu=0.01, K=0))  # fmt: skip
+        fit = rop.train(
+            net,
+            rop.CrossEntropy(),
+            (x, y),
+            epochs=3,
+            batch_size=16,
+            dtype=np.float64,
+            progress=False,
+            regularizer=rop.SpectralRadius(mu=0.01, K=0),
+        )
         histories.append([(row["loss"], row["rho"]) for row in fit.history])
     np.testing.assert_allclose(histories[0], histories[1], rtol=1e-6)
 

@@ -132,10 +132,13 @@ def test_a_misfit_deep_in_a_network_names_its_layer() -> None:
     assert_refused(call, ValueError, "layer 2", "Conv2d 3→16", "(batch, 3, H, W)", "(batch, 8, 8, 8)")
 
 
-@pytest.mark.parametrize("net, shape", [
-    (rop.Sequential(rop.BatchNorm1d(4)), (4,)),
-    (rop.Sequential(rop.Conv2d(1, 4, 2), rop.BatchNorm2d(4)), (1, 2, 2)),
-])
+@pytest.mark.parametrize(
+    "net, shape",
+    [
+        (rop.Sequential(rop.BatchNorm1d(4)), (4,)),
+        (rop.Sequential(rop.Conv2d(1, 4, 2), rop.BatchNorm2d(4)), (1, 2, 2)),
+    ],
+)
 def test_batchnorm_with_one_value_per_channel_is_refused(net: Any, shape: tuple[int, ...]) -> None:
     x = np.ones((1, *shape))
     call = lambda: rop.Objective(net, rop.MSE(), x, np.ones((1, 4, *shape[3:])), training=True)  # noqa: E731
@@ -324,8 +327,23 @@ def test_not_a_number_is_never_swallowed_by_a_layer() -> None:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["features", "rank", "no batch axis", "empty batch", "integer x", "complex x",
-                                  "object x", "text x", "NaN x", "Inf x", "batch of y", "label"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "features",
+        "rank",
+        "no batch axis",
+        "empty batch",
+        "integer x",
+        "complex x",
+        "object x",
+        "text x",
+        "NaN x",
+        "Inf x",
+        "batch of y",
+        "label",
+    ],
+)
 def test_new_data_is_checked_like_the_first(name: str) -> None:
     changes, error, says = BAD_OBJECTIVES[name]
     data = {"x": good()["x"], "y": good()["y"], **changes}

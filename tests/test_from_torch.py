@@ -209,12 +209,15 @@ def test_forwards(what: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.Dropout(0.0)),
-     nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, eps=0.1, momentum=0.5, affine=False), nn.Softmax(-1)),
-     nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.SiLU()), nn.Sequential(nn.GELU("tanh"), nn.LogSoftmax(1))),
-     nn.DataParallel(nn.Linear(6, 3))],
+    [
+        nn.Linear(6, 3),
+        nn.Sequential(nn.Linear(6, 6), nn.Identity(), nn.Dropout(0.0)),
+        nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, eps=0.1, momentum=0.5, affine=False), nn.Softmax(-1)),
+        nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.SiLU()), nn.Sequential(nn.GELU("tanh"), nn.LogSoftmax(1))),
+        nn.DataParallel(nn.Linear(6, 3)),
+    ],
     ids=["one layer", "nothing", "batchnorm", "nested", "wrapped"],
-)  # fmt: skip
+)
 def test_modules(module: nn.Module) -> None:
     x = torch.randn(7, 6)
     net, w, state = rop.from_torch(module)
@@ -299,14 +302,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "cumulative average": (lambda: nn.BatchNorm2d(3, momentum=None), ("0 (BatchNorm2d)", "momentum=None")),
     "softmax over pixels": (lambda: nn.Softmax(2), ("0 (Softmax)", "dim", "2")),
     "hooks": (hooked, ("0 (Linear)", "hooks")),
-    "parametrized": (lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))),
-                     ("0 (ParametrizedLinear)", "nn.Linear", "plain module")),
+    "parametrized": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2))),
+        ("0 (ParametrizedLinear)", "nn.Linear", "plain module"),
+    ),
     "half tied": (half_tied, ("1.weight", "0.weight", "whole layers")),
     "two precisions": (two_precisions, ("float32", "float64", "module.double()")),
     "half precision": (lambda: nn.Linear(2, 2).half(), ("float16",)),
     "no shape yet": (lambda: nn.Sequential(nn.LazyLinear(3)), ("0.weight", "run the module")),
-    "branch on values": (function(lambda m, x: x if x.sum() > 0 else -x),
-                         ("1 (Function): torch.fx cannot trace", "control flow")),
+    "branch on values": (
+        function(lambda m, x: x if x.sum() > 0 else -x),
+        ("1 (Function): torch.fx cannot trace", "control flow"),
+    ),
     "two inputs": (lambda: nn.Bilinear(2, 2, 2), ("one input", "input1", "input2")),
     "two outputs": (function(lambda m, x: (m.fc(x), x)), ("output", "one value")),
     "product": (function(lambda m, x: m.fc(x) * x), ("1 (operator.mul", "products of values")),
@@ -323,10 +330,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "view changed in place": (function(lambda m, x: overwritten(m.fc(x))), ("1 (operator.add", "in place")),
     "window of another size": (function(lambda m, x: F.avg_pool2d(m.fc(x), x.size(2))), ("avg_pool2d", "a size of")),
     "unknown argument": (function(lambda m, x: torch.softmax(m.fc(x), 1, out=x)), ("1 (torch.softmax", "out=")),
-    "weights of two strides": (lambda: Function(lambda m, x: m.conv(F.conv2d(x, m.conv.weight, m.conv.bias, 2)),
-                                                conv=nn.Conv2d(1, 1, 1)), ("conv_1.weight", "conv.weight", "whole")),
+    "weights of two strides": (
+        lambda: Function(lambda m, x: m.conv(F.conv2d(x, m.conv.weight, m.conv.bias, 2)), conv=nn.Conv2d(1, 1, 1)),
+        ("conv_1.weight", "conv.weight", "whole"),
+    ),
     "nothing computed": (lambda: Function(lambda m, x: x), ("output", "computes")),
-}  # fmt: skip
+}
 
 
 def overwritten(y: Tensor) -> Tensor:
@@ -355,9 +364,13 @@ def test_a_view_that_would_mix_samples_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("given", "words"),
-    [(("net", np.zeros(3)), ("rop.Sequential", "str")), ((usps(), np.zeros(3)), ("(14794,)", "(3,)")),
-     ((usps(), [0, 1]), ("float32", "int")), ((residual(), residual().init(), {"a": np.ones(2)}), ("state", "keys"))],
-)  # fmt: skip
+    [
+        (("net", np.zeros(3)), ("rop.Sequential", "str")),
+        ((usps(), np.zeros(3)), ("(14794,)", "(3,)")),
+        ((usps(), [0, 1]), ("float32", "int")),
+        ((residual(), residual().init(), {"a": np.ones(2)}), ("state", "keys")),
+    ],
+)
 def test_to_torch_refuses(given: tuple[Any, ...], words: tuple[str, ...]) -> None:
     with pytest.raises(rop.RopError) as caught:
         rop.to_torch(*given)
@@ -379,6 +392,8 @@ def test_a_missing_torch_is_named_with_its_extra(call: str) -> None:
 
 
 def test_torch_is_loaded_only_when_asked_for_and_never_shadowed() -> None:
-    code = ("import sys, rop; assert 'torch' not in sys.modules; from rop import *; assert 'torch' not in globals(); "
-            "rop.from_torch; import torch; assert hasattr(torch, 'nn') and rop.torch is not torch")  # fmt: skip
+    code = (
+        "import sys, rop; assert 'torch' not in sys.modules; from rop import *; assert 'torch' not in globals(); "
+        "rop.from_torch; import torch; assert hasattr(torch, 'nn') and rop.torch is not torch"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -431,41 +431,95 @@ def test_layers_are_called_on_nodes() -> None:
 
 
 REFUSED: dict[type, list[tuple[tuple[Any, ...], str]]] = {
-    Linear: [((0, 1), "in_features"), ((3, -1), "out_features"), ((2.0, 1), "in_features"), ((True, 1), "in_features"),
-             (("3", 1), "in_features"), ((2**40, 1), "in_features"), ((3, 1, 1), "bias"), ((3, 1, None), "bias")],
-    Conv2d: [((0, 1, 3), "in_channels"), ((1, 0, 3), "out_channels"), ((1, 1, 0), "kernel_size"),
-             ((1, 1, (3, 0)), "kernel_size"), ((1, 1, (3, 3, 3)), "kernel_size"), ((1, 1, 3.0), "kernel_size"),
-             ((1, 1, 3, 0), "stride"), ((1, 1, 3, 1, -1), "padding"), ((1, 1, 3, 1, "full"), "padding"),
-             ((1, 1, 3, 2, "same"), "stride 1"), ((1, 1, 4, 1, "same"), "odd kernel"), ((1, 1, 3, 1, 0, 0), "dilation"),
-             ((4, 6, 3, 1, 0, 1, 3), "groups must divide in_channels"),
-             ((6, 4, 3, 1, 0, 1, 3), "groups must divide out_channels"),
-             ((1, 1, 3, 1, 0, 1, 0), "groups"), ((1, 1, 3, 1, 0, 1, 1, "yes"), "bias")],
-    MaxPool2d: [((0,), "kernel_size"), ((2, 0), "stride"), ((2, 2, -1), "padding"), ((2, 2, 2), "half of kernel_size"),
-                (((4, 2), 2, (1, 2)), "half of kernel_size")],
+    Linear: [
+        ((0, 1), "in_features"),
+        ((3, -1), "out_features"),
+        ((2.0, 1), "in_features"),
+        ((True, 1), "in_features"),
+        (("3", 1), "in_features"),
+        ((2**40, 1), "in_features"),
+        ((3, 1, 1), "bias"),
+        ((3, 1, None), "bias"),
+    ],
+    Conv2d: [
+        ((0, 1, 3), "in_channels"),
+        ((1, 0, 3), "out_channels"),
+        ((1, 1, 0), "kernel_size"),
+        ((1, 1, (3, 0)), "kernel_size"),
+        ((1, 1, (3, 3, 3)), "kernel_size"),
+        ((1, 1, 3.0), "kernel_size"),
+        ((1, 1, 3, 0), "stride"),
+        ((1, 1, 3, 1, -1), "padding"),
+        ((1, 1, 3, 1, "full"), "padding"),
+        ((1, 1, 3, 2, "same"), "stride 1"),
+        ((1, 1, 4, 1, "same"), "odd kernel"),
+        ((1, 1, 3, 1, 0, 0), "dilation"),
+        ((4, 6, 3, 1, 0, 1, 3), "groups must divide in_channels"),
+        ((6, 4, 3, 1, 0, 1, 3), "groups must divide out_channels"),
+        ((1, 1, 3, 1, 0, 1, 0), "groups"),
+        ((1, 1, 3, 1, 0, 1, 1, "yes"), "bias"),
+    ],
+    MaxPool2d: [
+        ((0,), "kernel_size"),
+        ((2, 0), "stride"),
+        ((2, 2, -1), "padding"),
+        ((2, 2, 2), "half of kernel_size"),
+        (((4, 2), 2, (1, 2)), "half of kernel_size"),
+    ],
     AvgPool2d: [((-2,), "kernel_size"), ((2, (1, 0)), "stride"), ((3, 2, 2), "half of kernel_size")],
     AdaptiveAvgPool2d: [((0,), "output_size"), (((1, -2),), "output_size"), ((None,), "output_size")],
     Flatten: [((0,), "start_dim"), ((1, 2), "end_dim"), ((True,), "start_dim")],
-    LeakyReLU: [((float("nan"),), "negative_slope"), ((float("inf"),), "negative_slope"), (("a",), "negative_slope"),
-                ((1j,), "negative_slope")],
+    LeakyReLU: [
+        ((float("nan"),), "negative_slope"),
+        ((float("inf"),), "negative_slope"),
+        (("a",), "negative_slope"),
+        ((1j,), "negative_slope"),
+    ],
     Softplus: [((0,), "beta"), ((-1.0,), "beta"), ((1.0, float("inf")), "threshold"), ((1.0, None), "threshold")],
     GELU: [(("exact",), "approximate"), ((None,), "approximate")],
-    Elementwise: [((1.0,), "function"), ((abs,), "function"), ((lambda x: x,), "four numbers"), ((lambda: 0,), "takes"),
-                  ((lambda x: (x, x, x, x), 1.0), "takes"), ((lambda x: (x, x, x, "x"),), "four numbers"),
-                  ((lambda x, a: (x, x, x, x), "a"), "parameter 1"), ((_undefined,), "missing")],
+    Elementwise: [
+        ((1.0,), "function"),
+        ((abs,), "function"),
+        ((lambda x: x,), "four numbers"),
+        ((lambda: 0,), "takes"),
+        ((lambda x: (x, x, x, x), 1.0), "takes"),
+        ((lambda x: (x, x, x, "x"),), "four numbers"),
+        ((lambda x, a: (x, x, x, x), "a"), "parameter 1"),
+        ((_undefined,), "missing"),
+    ],
     Softmax: [((0,), "dim"), ((2,), "dim"), ((1.0,), "dim")],
     LogSoftmax: [((0,), "dim"), ((True,), "dim")],
-    BatchNorm1d: [((0,), "num_features"), ((3, 0.0), "eps"), ((3, -1e-5), "eps"), ((3, 1e-5, 1.5), "momentum"),
-                  ((3, 1e-5, None), "momentum"), ((3, 1e-5, 0.1, 1), "affine")],
+    BatchNorm1d: [
+        ((0,), "num_features"),
+        ((3, 0.0), "eps"),
+        ((3, -1e-5), "eps"),
+        ((3, 1e-5, 1.5), "momentum"),
+        ((3, 1e-5, None), "momentum"),
+        ((3, 1e-5, 0.1, 1), "affine"),
+    ],
     BatchNorm2d: [((2.5,), "num_features"), ((3, float("nan")), "eps")],
-    CrossEntropy: [(([[1.0, 2.0]],), "weight"), ((["a", "b"],), "weight"), (([1.0, -1.0],), "weight"),
-                   (([1.0, float("nan")],), "weight"), (([[1.0], [1.0, 2.0]],), "weight"), (([],), "weight"),
-                   ((1.0,), "weight"), ((None, "none"), "reduction"), ((None, "mean", 1.5), "label_smoothing"),
-                   ((None, "mean", -0.1), "label_smoothing"), ((None, "mean", 0.0, 0.5), "ignore_index")],
-    NLL: [((np.ones((2, 2)),), "weight"), (([True],), "weight"), ((None, "batchmean"), "reduction"),
-          ((None, "mean", None), "ignore_index")],
+    CrossEntropy: [
+        (([[1.0, 2.0]],), "weight"),
+        ((["a", "b"],), "weight"),
+        (([1.0, -1.0],), "weight"),
+        (([1.0, float("nan")],), "weight"),
+        (([[1.0], [1.0, 2.0]],), "weight"),
+        (([],), "weight"),
+        ((1.0,), "weight"),
+        ((None, "none"), "reduction"),
+        ((None, "mean", 1.5), "label_smoothing"),
+        ((None, "mean", -0.1), "label_smoothing"),
+        ((None, "mean", 0.0, 0.5), "ignore_index"),
+    ],
+    NLL: [
+        ((np.ones((2, 2)),), "weight"),
+        (([True],), "weight"),
+        ((None, "batchmean"), "reduction"),
+        ((None, "mean", None), "ignore_index"),
+    ],
     MSE: [(("none",), "reduction"), ((None,), "reduction")],
     BCEWithLogits: [(("average",), "reduction")],
-}  # fmt: skip
+}
 
 
 def test_every_constructor_with_arguments_has_refusals() -> None:
@@ -542,9 +596,7 @@ def test_nets_survive_copying(duplicate) -> None:
 # ---- scalar functions ------------------------------------------------------------------------------------------------
 
 
-ACTIVATION_CASES = [
-    *(kind() for kind in layers.ACTIVATIONS.values()), GELU("tanh"), Softplus(2.5, 3.0)
-]  # fmt: skip
+ACTIVATION_CASES = [*(kind() for kind in layers.ACTIVATIONS.values()), GELU("tanh"), Softplus(2.5, 3.0)]
 
 
 @pytest.mark.parametrize("layer", ACTIVATION_CASES, ids=repr)
@@ -675,13 +727,15 @@ def test_names_are_given_and_order_the_parameters() -> None:
 
 @pytest.mark.parametrize(
     ("names", "error", "word"),
-    [(lambda a, b: {a: "a"}, ArgumentError, "none for Linear 3→2"),
-     (lambda a, b: {a: "a", b: "a"}, ArgumentError, "'a' for 2 layers"),
-     (lambda a, b: {a: "a", b: "b", Linear(3, 3): "c"}, ArgumentError, "3 names for 2 layers"),
-     (lambda a, b: {a: "a", b: 7}, ArgumentTypeError, "strings"),
-     (lambda a, b: {a: "a", b: ""}, ArgumentTypeError, "strings"),
-     (lambda a, b: ["a", "b"], ArgumentTypeError, "dict")],
-)  # fmt: skip
+    [
+        (lambda a, b: {a: "a"}, ArgumentError, "none for Linear 3→2"),
+        (lambda a, b: {a: "a", b: "a"}, ArgumentError, "'a' for 2 layers"),
+        (lambda a, b: {a: "a", b: "b", Linear(3, 3): "c"}, ArgumentError, "3 names for 2 layers"),
+        (lambda a, b: {a: "a", b: 7}, ArgumentTypeError, "strings"),
+        (lambda a, b: {a: "a", b: ""}, ArgumentTypeError, "strings"),
+        (lambda a, b: ["a", "b"], ArgumentTypeError, "dict"),
+    ],
+)
 def test_names_that_do_not_fit_are_refused(names: Any, error: type[Exception], word: str) -> None:
     x, a, b = Input(), Linear(3, 3), Linear(3, 2)
     with pytest.raises(error, match=re.escape(word)):

@@ -45,8 +45,10 @@ def spilling_pack(y, w, rows, columns, part, parts):
             m = share(panels, panel, columns)
             last = min(rows, ROWS_AT_ONCE * (block + 1)) - 1
             for row in range(ROWS_AT_ONCE * block, last):
-                _copy_sixteen(reals(y + (column * rows + row * m) * itemsize, COLUMNS_AT_ONCE),
-                              reals(w + (row * columns + column) * itemsize, COLUMNS_AT_ONCE))
+                _copy_sixteen(
+                    reals(y + (column * rows + row * m) * itemsize, COLUMNS_AT_ONCE),
+                    reals(w + (row * columns + column) * itemsize, COLUMNS_AT_ONCE),
+                )
             for i in range(m):
                 target[column * rows + last * m + i] = source[last * columns + column + i]
             column += m
@@ -93,22 +95,26 @@ def off_by_one(kernel: str, operand: str) -> Callable[..., None]:
             value = operands[operand]
             operands = {**operands, operand: value.plus(8) if isinstance(value, Ref) else value + 1}
         add(self, units, chosen, operands, join)
+
     return planted
 
 
 SMALL = rop.Sequential(rop.Linear(3, 5), rop.Tanh(), rop.Linear(5, 4), rop.LeakyReLU(), rop.Linear(4, 2))
 
 
-@pytest.mark.parametrize("kernel, operand, net, shape", [
-    ("elementwise.tanh", "count", SMALL, (3,)),
-    ("elementwise.forward", "count", SMALL, (3,)),
-    ("elementwise.backward", "count", SMALL, (3,)),
-    ("select.rectify", "count", SMALL, (3,)),
-    ("bilinear.products", "rows", SMALL, (3,)),
-    ("bilinear.bias_gradient", "rows", SMALL, (3,)),
-    ("linear_maps.add_rows", "count", residual(batchnorm=False), (1, 4, 4)),
-    ("linear_maps.copy_rows", "count", residual(batchnorm=False), (1, 4, 4)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "kernel, operand, net, shape",
+    [
+        ("elementwise.tanh", "count", SMALL, (3,)),
+        ("elementwise.forward", "count", SMALL, (3,)),
+        ("elementwise.backward", "count", SMALL, (3,)),
+        ("select.rectify", "count", SMALL, (3,)),
+        ("bilinear.products", "rows", SMALL, (3,)),
+        ("bilinear.bias_gradient", "rows", SMALL, (3,)),
+        ("linear_maps.add_rows", "count", residual(batchnorm=False), (1, 4, 4)),
+        ("linear_maps.copy_rows", "count", residual(batchnorm=False), (1, 4, 4)),
+    ],
+)
 def test_an_off_by_one_is_caught(
     kernel: str, operand: str, net: Any, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,14 +131,20 @@ def test_a_result_that_is_written_too_far_is_caught(net: Any, monkeypatch: pytes
         found = runs(self, index)
         found[found[:, 1] + found[:, 2] == self.graph.size, 2] += 1
         return found
+
     monkeypatch.setattr(Plan, "runs", longer)
     with pytest.raises(GuardError, match=r"kernel memory\.collect_runs.*after (out0|a result)"):
         jet(net)
 
 
 def test_zeros_that_are_written_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Plan, "at", lambda self, buffer, k, row=0, at=Plan.at:
-                        Ref("zeros", 0, 0) if buffer.rows == 2 and k == 1 else at(self, buffer, k, row))
+    monkeypatch.setattr(
+        Plan,
+        "at",
+        lambda self, buffer, k, row=0, at=Plan.at: (
+            Ref("zeros", 0, 0) if buffer.rows == 2 and k == 1 else at(self, buffer, k, row)
+        ),
+    )
     with pytest.raises(GuardError, match="zeros"):
         jet(SMALL)
 
@@ -151,7 +163,8 @@ def test_predictions_are_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_the_variable_there_are_no_gaps() -> None:
-    run_python("""
+    run_python(
+        """
 import numpy as np, rop
 from rop import guard
 from rop.lowering import lower
@@ -159,4 +172,6 @@ assert not guard.ACTIVE
 net = rop.Sequential(rop.Linear(3, 5), rop.Tanh(), rop.Linear(5, 2))
 plan = lower(net, (3,), True, rop.CrossEntropy(), np.float32)
 assert not plan.gaps and plan.partial_size == 5 * 16 + 5 + 2 * 16 + 2, plan.partial_size
-""", ROP_GUARD="0")
+""",
+        ROP_GUARD="0",
+    )

@@ -271,8 +271,9 @@ def large(name: str, dtype: Any, memory_limit: int = 1 << 32) -> Any:
 
 @both_precisions
 @pytest.mark.parametrize("planes", [0, 1])
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOWLY else ())
-                                  for name in STREAMED])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOWLY else ()) for name in STREAMED]
+)
 def test_streaming_gives_the_same_bits_as_one_batch(name: str, planes: int, dtype: Any) -> None:
     """With little memory everything, or all but order 0, is computed again piece by piece; not a bit changes."""
     net = ZOO[name].net

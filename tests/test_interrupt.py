@@ -48,9 +48,10 @@ STARTS = {
 EARLY = ("rop.cli", "rop.commands", "rop.commands.bench", "argparse", "numpy", "rop.commands.training")
 LATE = ("rop.optim", "rop.engine", "numba", "llvmlite", "rop.kernels.compile", "rop.eigen", "scipy.sparse")
 IMPORTS = [
-    *(("python -m rop", module) for module in EARLY), *(("rop", module) for module in EARLY[1:]),
+    *(("python -m rop", module) for module in EARLY),
+    *(("rop", module) for module in EARLY[1:]),
     *(pytest.param("rop", module, marks=[] if module == "numba" else pytest.mark.thorough) for module in LATE),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("start, module", IMPORTS)
@@ -61,15 +62,24 @@ def test_an_interrupt_during_an_import(start: str, module: str) -> None:
     assert done.stderr in ("rop: interrupted\n", "rop demo: interrupted\n", ""), done.stderr
 
 
-@pytest.mark.parametrize("form, moment", [
-    pytest.param(form, moment, marks=[] if (form, moment) in QUICK else pytest.mark.thorough)
-    for form in COMMANDS for moment in MOMENTS
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "form, moment",
+    [
+        pytest.param(form, moment, marks=[] if (form, moment) in QUICK else pytest.mark.thorough)
+        for form in COMMANDS
+        for moment in MOMENTS
+    ],
+)
 def test_an_interrupt_at_a_moment(form: str, moment: float) -> None:
     if form == "rop" and not SCRIPT.exists():
         pytest.skip("the command is not installed beside this interpreter")
-    process = subprocess.Popen([*COMMANDS[form], "train", "digits", "--quiet"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=environment())  # fmt: skip
+    process = subprocess.Popen(
+        [*COMMANDS[form], "train", "digits", "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     time.sleep(moment)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
@@ -82,7 +92,11 @@ def test_an_interrupt_at_a_moment(form: str, moment: float) -> None:
 
 def test_an_interrupt_that_a_callback_swallows_comes_again() -> None:
     """Python prints what is raised in a destructor and forgets it."""
-    done = subprocess.run([sys.executable, "-c", """
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            """
 import signal, sys
 from rop import cli
 from rop.commands import demo
@@ -100,7 +114,13 @@ def run(options):
 demo.demo = run
 sys.argv = ["rop", "demo"]
 sys.exit(cli.main())
-"""], capture_output=True, text=True, timeout=60, env=environment())
+""",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(),
+    )
     assert (done.returncode, done.stderr) == (INTERRUPTED, "rop demo: interrupted\n")
 
 

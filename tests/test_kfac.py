@@ -41,19 +41,51 @@ NETWORKS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "no bias": (rop.Sequential(rop.Linear(5, 4, bias=False), rop.ReLU(), rop.Linear(4, 3, bias=False)), (5,)),
     "wide": (rop.Sequential(rop.Linear(5, 70), rop.ReLU(), rop.Linear(70, 71), rop.ReLU(), rop.Linear(71, 3)), (5,)),
     "padding": (rop.Sequential(rop.Conv2d(2, 3, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(48, 3)), IMAGES),
-    "stride": (rop.Sequential(rop.Tanh(), rop.Conv2d(2, 5, (2, 3), stride=(2, 1), padding=(1, 2)), rop.ReLU(),
-                              rop.MaxPool2d(2), rop.Flatten(), rop.Linear(15, 3)), IMAGES),
-    "dilation": (rop.Sequential(rop.Conv2d(2, 4, 2, dilation=(3, 2), padding=(0, 1)), rop.SiLU(),
-                                rop.AdaptiveAvgPool2d(1), rop.Flatten(), rop.Linear(4, 3)), IMAGES),
-    "groups": (rop.Sequential(rop.Conv2d(2, 6, 3, padding=1, groups=2), rop.ReLU(), rop.MaxPool2d(2),
-                              rop.Conv2d(6, 6, 1, groups=6, bias=False), rop.Flatten(), rop.Linear(24, 3)), IMAGES),
+    "stride": (
+        rop.Sequential(
+            rop.Tanh(),
+            rop.Conv2d(2, 5, (2, 3), stride=(2, 1), padding=(1, 2)),
+            rop.ReLU(),
+            rop.MaxPool2d(2),
+            rop.Flatten(),
+            rop.Linear(15, 3),
+        ),
+        IMAGES,
+    ),
+    "dilation": (
+        rop.Sequential(
+            rop.Conv2d(2, 4, 2, dilation=(3, 2), padding=(0, 1)),
+            rop.SiLU(),
+            rop.AdaptiveAvgPool2d(1),
+            rop.Flatten(),
+            rop.Linear(4, 3),
+        ),
+        IMAGES,
+    ),
+    "groups": (
+        rop.Sequential(
+            rop.Conv2d(2, 6, 3, padding=1, groups=2),
+            rop.ReLU(),
+            rop.MaxPool2d(2),
+            rop.Conv2d(6, 6, 1, groups=6, bias=False),
+            rop.Flatten(),
+            rop.Linear(24, 3),
+        ),
+        IMAGES,
+    ),
     "tied": (tied_in_two_orders(), IMAGES),
     "tied convolution": (tied_convolution(), IMAGES),
-    "relu before pool": (rop.Sequential(rop.Conv2d(2, 3, 3), rop.ReLU(), rop.MaxPool2d(2), rop.Flatten(),
-                                        rop.Linear(3, 3)), IMAGES),
-    "batchnorm": (rop.Sequential(rop.Conv2d(2, 3, 3, bias=False), rop.BatchNorm2d(3), rop.ReLU(), rop.Flatten(),
-                                 rop.Linear(12, 3)), IMAGES),
-}  # fmt: skip
+    "relu before pool": (
+        rop.Sequential(rop.Conv2d(2, 3, 3), rop.ReLU(), rop.MaxPool2d(2), rop.Flatten(), rop.Linear(3, 3)),
+        IMAGES,
+    ),
+    "batchnorm": (
+        rop.Sequential(
+            rop.Conv2d(2, 3, 3, bias=False), rop.BatchNorm2d(3), rop.ReLU(), rop.Flatten(), rop.Linear(12, 3)
+        ),
+        IMAGES,
+    ),
+}
 every_network = pytest.mark.parametrize("name", NETWORKS)
 
 
@@ -309,7 +341,11 @@ def test_precision_follows_the_vector() -> None:
 def test_groups_have_blocks_of_their_own() -> None:
     blocks = kfac(at("groups")).blocks
     assert [(block.layer, block.group, len(block.G), len(block.A)) for block in blocks] == [
-        ("0", 0, 3, 10), ("0", 1, 3, 10), *[("3", group, 1, 1) for group in range(6)], ("5", 0, 3, 25)]  # fmt: skip
+        ("0", 0, 3, 10),
+        ("0", 1, 3, 10),
+        *[("3", group, 1, 1) for group in range(6)],
+        ("5", 0, 3, 25),
+    ]
 
 
 def test_as_preconditioner() -> None:

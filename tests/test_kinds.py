@@ -20,10 +20,22 @@ def test_the_numbers_of_another_kind_of_cpu(kind: str) -> None:
     why = obstacle(kind)
     if why is not None:
         pytest.skip(why)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-k", "float64",
-               *REPRESENTATIVE]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, env=environment(**KINDS[kind], ROP_TEST_LAZY="1"), capture_output=True,
-                          text=True)  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "-k",
+        "float64",
+        *REPRESENTATIVE,
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(**KINDS[kind], ROP_TEST_LAZY="1"), capture_output=True, text=True
+    )
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-4000:] + done.stderr[-2000:]
 
 
@@ -34,13 +46,16 @@ def test_a_kind_has_its_vector_unit_and_its_own_cache(kind: str, unit: str) -> N
     assert name == unit and folder.startswith(KINDS[kind]["NUMBA_CPU_NAME"]) and folder.endswith(unit)
 
 
-@pytest.mark.parametrize("cpu, features, unit", [
-    ("znver4", "+avx,+avx2,+avx512f,+fma", "avx512"),
-    ("haswell", "+avx,+avx2,-avx512f,+fma", "avx2"),
-    ("x86-64-v4", "", "avx512"),
-    ("x86-64-v3", "", "avx2"),
-    ("apple-m1", "+neon", "avx2"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "cpu, features, unit",
+    [
+        ("znver4", "+avx,+avx2,+avx512f,+fma", "avx512"),
+        ("haswell", "+avx,+avx2,-avx512f,+fma", "avx2"),
+        ("x86-64-v4", "", "avx512"),
+        ("x86-64-v3", "", "avx2"),
+        ("apple-m1", "+neon", "avx2"),
+    ],
+)
 def test_the_vector_unit_suits_the_cpu(cpu: str, features: str, unit: str) -> None:
     assert choose_unit(None, cpu, features) is UNITS[unit]
     assert choose_unit("avx512", cpu, features) is UNITS["avx512"]

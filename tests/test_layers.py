@@ -151,8 +151,17 @@ FAR = [-1e8, -1e4, -200.0, -90.0, -40.0, -19.0, -5.0, 0.0, 5.0, 19.0, 40.0, 90.0
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize(
     "layer",
-    [rop.Tanh(), rop.Sigmoid(), rop.Softplus(), rop.Softplus(2.0, 5.0), rop.SiLU(), rop.GELU(), rop.GELU("tanh"),
-     rop.ReLU(), rop.LeakyReLU()],
+    [
+        rop.Tanh(),
+        rop.Sigmoid(),
+        rop.Softplus(),
+        rop.Softplus(2.0, 5.0),
+        rop.SiLU(),
+        rop.GELU(),
+        rop.GELU("tanh"),
+        rop.ReLU(),
+        rop.LeakyReLU(),
+    ],
     ids=repr,
 )
 def test_far_ends_of_activations_are_finite_and_right(layer: Any, dtype: Any) -> None:

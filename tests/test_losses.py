@@ -73,8 +73,9 @@ def test_indices_and_their_one_hot_probabilities_mean_the_same() -> None:
 
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
-@pytest.mark.parametrize("loss", [rop.CrossEntropy(), rop.CrossEntropy(label_smoothing=0.1), rop.BCEWithLogits()],
-                         ids=repr)
+@pytest.mark.parametrize(
+    "loss", [rop.CrossEntropy(), rop.CrossEntropy(label_smoothing=0.1), rop.BCEWithLogits()], ids=repr
+)
 def test_large_outputs_do_not_overflow(loss: Any, scale: float, dtype: Any) -> None:
     net = rop.Sequential(rop.Linear(4, 3))
     x = scale * normal(3, (6, 4))

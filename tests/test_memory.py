@@ -23,7 +23,11 @@ def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
 def images() -> tuple[rop.Objective, np.ndarray, np.ndarray]:
     """A net with few parameters and large activations."""
     net = rop.Sequential(
-        rop.Conv2d(1, 8, 3, padding=1), rop.ReLU(), rop.Conv2d(8, 8, 3, padding=1), rop.ReLU(), rop.Flatten(),
+        rop.Conv2d(1, 8, 3, padding=1),
+        rop.ReLU(),
+        rop.Conv2d(8, 8, 3, padding=1),
+        rop.ReLU(),
+        rop.Flatten(),
         rop.Linear(8 * 16 * 16, 2),
     )
     rng = np.random.default_rng(0)
@@ -49,9 +53,9 @@ def works(f: rop.Objective, w: np.ndarray, v: np.ndarray) -> dict[str, Callable[
 @pytest.mark.parametrize("work", ["at", "jet", "hvp", "r2"])
 def test_no_allocation_of_activation_size_happens_per_call(work: str) -> None:
     f, w, v = images()
-    activations = 64 * 8 * 16 * 16 * 4                        # bytes of one layer's outputs at one order
+    activations = 64 * 8 * 16 * 16 * 4  # bytes of one layer's outputs at one order
     call = works(f, w, v)[work]
-    for _ in range(FIRST + TRIAL + 1):                        # both ways to run are loaded then
+    for _ in range(FIRST + TRIAL + 1):  # both ways to run are loaded then
         call()
     tracemalloc.start()
     try:
@@ -66,7 +70,7 @@ def test_no_allocation_of_activation_size_happens_per_call(work: str) -> None:
 def test_long_results_are_written_into_memory_that_is_there(work: str) -> None:
     f, w, v = large()
     call = works(f, w, v)[work]
-    for _ in range(FIRST + TRIAL + 1):                        # both ways to run are loaded then
+    for _ in range(FIRST + TRIAL + 1):  # both ways to run are loaded then
         call()
     tracemalloc.start()
     try:
@@ -74,7 +78,7 @@ def test_long_results_are_written_into_memory_that_is_there(work: str) -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < w.nbytes / 2, peak                          # comparing two vectors takes a byte per number
+    assert peak < w.nbytes / 2, peak  # comparing two vectors takes a byte per number
 
 
 def test_long_results_stay_what_they_are() -> None:
@@ -107,7 +111,7 @@ def test_shelf_gives_an_array_twice_only_when_nobody_holds_it() -> None:
     assert not np.shares_memory(a, b) and a.ctypes.data % 64 == 0
     address, part = a.ctypes.data, a[10:20]
     del a
-    assert shelf.take().ctypes.data != address               # part of it is still held
+    assert shelf.take().ctypes.data != address  # part of it is still held
     del part
     assert address in {array.ctypes.data for array in [shelf.take() for _ in range(3)]}
 

@@ -57,9 +57,7 @@ def test_graphs_on_images(problem: Problem, batch: int, seed: int, dtype: Any) -
 
 @both_precisions
 @given(problem=mlps(batchnorm=True) | cnns(batchnorm=True), data=st.data(), training=st.booleans(), seed=seeds)
-def test_networks_with_batchnorm(
-    problem: Problem, data: st.DataObject, training: bool, seed: int, dtype: Any
-) -> None:
+def test_networks_with_batchnorm(problem: Problem, data: st.DataObject, training: bool, seed: int, dtype: Any) -> None:
     """Batchnorm after every linear or convolution layer, in both modes."""
     check_problem(problem, data.draw(batch_sizes(problem.least_batch)), seed, dtype, training)
 

@@ -82,8 +82,9 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("package", [pytest.param(name, marks=pytest.mark.thorough if name == "matplotlib" else ())
-                                     for name in MESSAGES])  # fmt: skip
+@pytest.mark.parametrize(
+    "package", [pytest.param(name, marks=pytest.mark.thorough if name == "matplotlib" else ()) for name in MESSAGES]
+)
 def test_without(package: str, tmp_path: Path) -> None:
     code = f"HIDDEN = {[package]}{HIDE}import os\nos.chdir({str(tmp_path)!r}){CORE}{MESSAGES[package]}"
     said = run_python(code).stderr

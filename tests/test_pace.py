@@ -44,7 +44,7 @@ def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> 
 
 def test_the_faster_way_is_taken_and_the_other_one_tried_now_and_then() -> None:
     for together, alone in ((1.0, 2.0), (2.0, 1.0)):
-        pause = BETWEEN * TRIAL * 2                                 # calls of a second for a trial of two seconds each
+        pause = BETWEEN * TRIAL * 2  # calls of a second for a trial of two seconds each
         pace = Pace()
         run(pace, 5 * pause, together, alone)
         ways = run(pace, 10 * (pause + TRIAL), together, alone)
@@ -122,7 +122,6 @@ def test_what_counts_is_the_average() -> None:
     """Beside another program threads are fast now and slow then."""
     ways = run(Pace(), 2000, [0.8, 0.8, 9.0], 0.9)
     assert ways.count(True) < 0.2 * len(ways)
-
 
 
 def test_threads_are_not_left_for_a_small_gain() -> None:

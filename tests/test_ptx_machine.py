@@ -275,10 +275,16 @@ def test_conversions() -> None:
 
 
 COMPARISONS: dict[str, Any] = {
-    "eq": lambda a, b: a == b, "ne": lambda a, b: (a < b) | (a > b), "lt": np.less, "ge": np.greater_equal,
-    "equ": lambda a, b: ~((a < b) | (a > b)), "neu": np.not_equal, "ltu": lambda a, b: ~(a >= b),
-    "nan": lambda a, b: np.isnan(a) | np.isnan(b), "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
-}  # fmt: skip
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: (a < b) | (a > b),
+    "lt": np.less,
+    "ge": np.greater_equal,
+    "equ": lambda a, b: ~((a < b) | (a > b)),
+    "neu": np.not_equal,
+    "ltu": lambda a, b: ~(a >= b),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+}
 
 
 @pytest.mark.parametrize("name", COMPARISONS)
@@ -595,8 +601,16 @@ def test_scalars_tuples_and_strided_arrays() -> None:
     view = whole[::-2, 1::3]
     expected = view * np.float32(2.5) + np.float32(-3)
     other = whole.copy()
-    report = launch(kernel, "void(float32[:, :], UniTuple(int32, 2), float32, int32)", 1, (4, 4),
-                    view, view.shape, np.float32(2.5), np.int32(-3))  # fmt: skip
+    report = launch(
+        kernel,
+        "void(float32[:, :], UniTuple(int32, 2), float32, int32)",
+        1,
+        (4, 4),
+        view,
+        view.shape,
+        np.float32(2.5),
+        np.int32(-3),
+    )
     report.raise_for_violations()
     np.testing.assert_allclose(view, expected, rtol=1e-6)
     other[::-2, 1::3] = view

@@ -83,8 +83,10 @@ ARRAYS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "evaluate: no net": (lambda: rop.evaluate(None, rop.MSE(), W, X, Y), ("evaluate", "net", "NoneType")),  # type: ignore[arg-type]
     "evaluate: no loss": (lambda: rop.evaluate(network(), None, W, X, Y), ("evaluate", "loss")),  # type: ignore[arg-type]
     "evaluate: masked x": (lambda: rop.evaluate(network(), rop.CrossEntropy(), W, MASKED, Y), ("x", ".filled(")),
-    "evaluate: masked y": (lambda: rop.evaluate(network(), rop.CrossEntropy(), W, X, np.ma.masked_less(Y, 1)),
-                           ("y", ".filled(")),
+    "evaluate: masked y": (
+        lambda: rop.evaluate(network(), rop.CrossEntropy(), W, X, np.ma.masked_less(Y, 1)),
+        ("y", ".filled("),
+    ),
     "value: masked": (lambda: rop.MSE().value(MASKED, X), ("outputs", ".filled(")),
     "value: words": (lambda: rop.MSE().value("abc", X), ("outputs",)),  # type: ignore[arg-type]
     "params: masked": (lambda: network().params(np.ma.masked_array(W)), ("w", "MaskedArray")),
@@ -93,7 +95,9 @@ ARRAYS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "lanczos: ragged v0": (lambda: rop.eigen.lanczos(point(), v0=[[1.0], [1.0, 2.0]]), ("v0", "ragged")),
     "power: masked matrix": (lambda: rop.eigen.power(np.ma.masked_array(np.eye(2))), ("p", "masked")),
     "lobpcg: a preconditioner of words": (
-        lambda: rop.eigen.lobpcg(point(), preconditioner=lambda block: "abc"), ("preconditioner",)),
+        lambda: rop.eigen.lobpcg(point(), preconditioner=lambda block: "abc"),
+        ("preconditioner",),
+    ),
     "paper_lobpcg: alpha": (lambda: rop.eigen.paper_lobpcg(np.eye(2), **NO_ALPHA), ("alpha", "iteration")),
     "kfac: masked": (lambda: rop.kfac.kfac(point()).solve(np.ma.masked_array(W)), ("v", ".filled(")),
     "point by hand": (lambda: rop.Point(None, W), ("Point", "objective.at(w)")),  # type: ignore[arg-type]
@@ -105,7 +109,7 @@ ARRAYS: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "check: words for x": (lambda: rop.check.layer(rop.Tanh(), x="abc"), ("x",)),
     "to_torch: masked": (lambda: rop.to_torch(network(), np.ma.masked_array(W)), ("w", ".filled(")),
     "activation that ends Python": (lambda: rop.Elementwise(lambda x: sys.exit(3)), ("SystemExit",)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", ARRAYS)
@@ -160,7 +164,7 @@ SETTINGS: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "resume": (lambda: train(resume="yes"), TypeError, ("resume", "yes")),
     "profile": (lambda: train(profile=1), TypeError, ("profile", "1")),
     "progress": (lambda: train(progress="bar"), TypeError, ("progress", "bar")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -196,8 +200,9 @@ def test_a_checkpoint_path_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, (bad, _, _) in PATHS.items() if isinstance(bad, str) and bad])
 @pytest.mark.parametrize("command", [["train", "digits"], ["bench", "--problems", "forest"]])
-def test_an_output_folder_is_refused_in_a_line(command: list[str], name: str, capsys: pytest.CaptureFixture[str]
-                                               ) -> None:  # fmt: skip
+def test_an_output_folder_is_refused_in_a_line(
+    command: list[str], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main([*command, "--out", PATHS[name][0]]) in (FAILED, USAGE)
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and captured.err.startswith(f"rop {command[0]}: ") and not captured.out
@@ -259,10 +264,15 @@ def test_a_loss_with_weights_without_numbers_is_refused() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- scikit-learn
-@pytest.mark.parametrize("changes, word", [
-    ({"input_shape": 4}, "input_shape"), ({"input_shape": ("a",)}, "input_shape"),
-    ({"solver_options": 5}, "solver_options"), ({"lr": "a"}, "lr"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "changes, word",
+    [
+        ({"input_shape": 4}, "input_shape"),
+        ({"input_shape": ("a",)}, "input_shape"),
+        ({"solver_options": 5}, "solver_options"),
+        ({"lr": "a"}, "lr"),
+    ],
+)
 def test_a_classifier_refuses(changes: dict[str, Any], word: str) -> None:
     assert_refused(lambda: RopClassifier((), epochs=1, **changes).fit(X, Y), Exception, word)
 
@@ -284,8 +294,9 @@ ENDING = {
 
 
 @pytest.mark.parametrize("name", ENDING)
-def test_check_survives_a_file_that_ends_python(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-                                                monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+def test_check_survives_a_file_that_ends_python(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / f"ending_{len(name)}.py"
     file.write_text(ENDING[name], "utf-8")
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -296,8 +307,9 @@ def test_check_survives_a_file_that_ends_python(name: str, tmp_path: Path, capsy
 
 
 @pytest.mark.parametrize("name", ENDING)
-def test_the_benchmark_survives_a_file_that_ends_python(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-                                                        ) -> None:  # fmt: skip
+def test_the_benchmark_survives_a_file_that_ends_python(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "ending.py"
     file.write_text(ENDING[name].replace("f(x)", "f()"), "utf-8")
     assert cli.main(["bench", "--torch-module", f"{file}:f"]) == USAGE
@@ -307,6 +319,11 @@ def test_the_benchmark_survives_a_file_that_ends_python(name: str, tmp_path: Pat
 def test_check_survives_sys_exit_as_a_command(tmp_path: Path) -> None:
     file = tmp_path / "ending.py"
     file.write_text("import sys\nsys.exit(0)\n", "utf-8")
-    done = subprocess.run([sys.executable, "-m", "rop", "check", f"{file}:f"], capture_output=True, text=True,
-                          env={**environment(), "NO_COLOR": "1"}, cwd=os.fspath(tmp_path))  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "rop", "check", f"{file}:f"],
+        capture_output=True,
+        text=True,
+        env={**environment(), "NO_COLOR": "1"},
+        cwd=os.fspath(tmp_path),
+    )
     assert done.returncode == FAILED and done.stderr.count("\n") == 1 and "SystemExit: 0" in done.stderr, done.stderr

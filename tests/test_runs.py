@@ -82,11 +82,27 @@ def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
     code, _, err = run(capsys, "train", "digits", *options.split(), "--quiet", "--out", str(tmp_path / "r"))
     config = json.loads((tmp_path / "r" / "config.json").read_text())
     assert code == OK, err
-    assert config["regularizer"] == {"is": "SpectralRadius", "mu": 0.02, "K": 1.5, "solver": "track", "tol": 0.01,
-                                     "stop": "relative", "maxiter": 7, "warm_start": True, "clip": 2.0, "products": 3,
-                                     "refresh": 4, "limit": 0.2}  # fmt: skip
-    assert config["optimizer"] == {"is": "SGD", "lr": {"is": "cosine", "start": 0.2, "epochs": 1}, "momentum": 0.9,
-                                   "nesterov": True, "weight_decay": 1e-4}  # fmt: skip
+    assert config["regularizer"] == {
+        "is": "SpectralRadius",
+        "mu": 0.02,
+        "K": 1.5,
+        "solver": "track",
+        "tol": 0.01,
+        "stop": "relative",
+        "maxiter": 7,
+        "warm_start": True,
+        "clip": 2.0,
+        "products": 3,
+        "refresh": 4,
+        "limit": 0.2,
+    }
+    assert config["optimizer"] == {
+        "is": "SGD",
+        "lr": {"is": "cosine", "start": 0.2, "epochs": 1},
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 1e-4,
+    }
     assert (config["setting"], config["batch_size"], config["seed"], config["dtype"]) == ("plain", 64, 5, "float64")
 
 
@@ -251,9 +267,11 @@ def test_foreign_files(trained: Path, tmp_path: Path, capsys: Any) -> None:
 # ------------------------------------------------------------------------------------------------ damaged run folders
 def flipped(place: float) -> Callable[[bytes], bytes]:
     """One bit, at this part of the file."""
+
     def flip(content: bytes) -> bytes:
         at = int(place * (len(content) - 1))
         return content[:at] + bytes([content[at] ^ (1 << at % 7)]) + content[at + 1 :]
+
     return flip
 
 
@@ -262,21 +280,35 @@ def cut(part: float) -> Callable[[bytes], bytes]:
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
-    "missing": lambda content: None, "empty": lambda content: b"", "text": lambda content: b"something else",
-    "number": lambda content: b"1", "object": lambda content: b"{}", "nested": lambda content: b"[" * 100_000,
-    "zip": lambda content: b"PK\x05\x06" + bytes(18), "bytes": lambda content: bytes(range(256)) * 4,
+    "missing": lambda content: None,
+    "empty": lambda content: b"",
+    "text": lambda content: b"something else",
+    "number": lambda content: b"1",
+    "object": lambda content: b"{}",
+    "nested": lambda content: b"[" * 100_000,
+    "zip": lambda content: b"PK\x05\x06" + bytes(18),
+    "bytes": lambda content: bytes(range(256)) * 4,
     **{f"cut {part}": cut(part) for part in (0.1, 0.5, 0.9, 0.99)},
     **{f"flipped {place:.2f}": flipped(place) for place in np.linspace(0, 1, 12)},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize(("command", "file"), [
-    ("resume", "config.json"), ("resume", "checkpoint.npz"), ("eval", "config.json"), ("eval", "weights.npz"),
-    ("eval", "checkpoint.npz"), ("spectrum", "config.json"), ("spectrum", "weights.npz"),
-])  # fmt: skip
-def test_a_damaged_folder_gives_one_line_or_the_right_result(command: str, file: str, damage: str, trained: Path,
-                                                             tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("resume", "config.json"),
+        ("resume", "checkpoint.npz"),
+        ("eval", "config.json"),
+        ("eval", "weights.npz"),
+        ("eval", "checkpoint.npz"),
+        ("spectrum", "config.json"),
+        ("spectrum", "weights.npz"),
+    ],
+)
+def test_a_damaged_folder_gives_one_line_or_the_right_result(
+    command: str, file: str, damage: str, trained: Path, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
     if (command, file) == ("eval", "checkpoint.npz"):
@@ -285,8 +317,13 @@ def test_a_damaged_folder_gives_one_line_or_the_right_result(command: str, file:
     (folder / file).unlink()
     if content is not None:
         (folder / file).write_bytes(content)
-    monkeypatch.setattr(rop.eigen, "lanczos", lambda *a, **k: SimpleNamespace(  # what is not asked here takes long
-        rho=1.0, values=np.ones(1), value=1.0, converged=True))  # fmt: skip
+    monkeypatch.setattr(
+        rop.eigen,
+        "lanczos",
+        lambda *a, **k: SimpleNamespace(  # what is not asked here takes long
+            rho=1.0, values=np.ones(1), value=1.0, converged=True
+        ),
+    )
     small = ["--steps", "2", "--probes", "1"] if command == "spectrum" else []
     code, out, err = run(capsys, command, str(folder), "--json", "--quiet", *small)
     if code == OK:
@@ -301,15 +338,36 @@ def test_a_damaged_folder_gives_one_line_or_the_right_result(command: str, file:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("dataset", "cifar"), ("dataset", 3), ("setting", "other"), ("epochs", 0), ("epochs", "2"), ("epochs", 2.5),
-     ("batch_size", -1), ("seed", -1), ("seed", None), ("dtype", "float16"), ("device", "tpu"), ("data", 5),
-     ("optimizer", None), ("optimizer", {"is": "Newton"}), ("optimizer", {"is": "SGD", "lr": "fast"}),
-     ("optimizer", {"lr": 0.1}), ("optimizer", [1]), ("regularizer", {"is": "SpectralRadius", "mu": -float("inf")}),
-     ("regularizer", {"is": "SGD"}), ("regularizer", 1), ("format", "other"), ("version", 3), ("version", [2]),
-     ("digest", 1)],
-)  # fmt: skip
-def test_a_configuration_that_no_command_writes(name: str, value: Any, trained: Path, tmp_path: Path,
-                                                capsys: Any) -> None:  # fmt: skip
+    [
+        ("dataset", "cifar"),
+        ("dataset", 3),
+        ("setting", "other"),
+        ("epochs", 0),
+        ("epochs", "2"),
+        ("epochs", 2.5),
+        ("batch_size", -1),
+        ("seed", -1),
+        ("seed", None),
+        ("dtype", "float16"),
+        ("device", "tpu"),
+        ("data", 5),
+        ("optimizer", None),
+        ("optimizer", {"is": "Newton"}),
+        ("optimizer", {"is": "SGD", "lr": "fast"}),
+        ("optimizer", {"lr": 0.1}),
+        ("optimizer", [1]),
+        ("regularizer", {"is": "SpectralRadius", "mu": -float("inf")}),
+        ("regularizer", {"is": "SGD"}),
+        ("regularizer", 1),
+        ("format", "other"),
+        ("version", 3),
+        ("version", [2]),
+        ("digest", 1),
+    ],
+)
+def test_a_configuration_that_no_command_writes(
+    name: str, value: Any, trained: Path, tmp_path: Path, capsys: Any
+) -> None:
     config = json.loads((trained / "config.json").read_text())
     config.pop("digest")
     config[name] = value
@@ -348,8 +406,9 @@ def test_weights_of_another_net_or_with_nan_are_refused(trained: Path, tmp_path:
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3, 4])
-def test_a_full_disk_gives_one_line_and_the_run_goes_on_later(after: int, tmp_path: Path, capsys: Any,
-                                                              monkeypatch: Any) -> None:  # fmt: skip
+def test_a_full_disk_gives_one_line_and_the_run_goes_on_later(
+    after: int, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
     """The files are: configuration, checkpoint at the start, history, checkpoint of the first epoch, of the second."""
     from rop import trainer
 

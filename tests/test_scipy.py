@@ -59,8 +59,12 @@ def test_eigsh(dtype: Any, tol: float, which: str) -> None:
     H = point(dtype).hessian()
     found, vectors = sparse.eigsh(H, k=4, which=which, v0=normal(0, H.shape[0], dtype=dtype))
     values = np.linalg.eigvalsh(reference())
-    wanted = {"LA": values[-4:], "SA": values[:4], "LM": values[np.sort(np.argsort(abs(values))[-4:])],
-              "BE": values[[0, 1, -2, -1]]}[which]  # fmt: skip
+    wanted = {
+        "LA": values[-4:],
+        "SA": values[:4],
+        "LM": values[np.sort(np.argsort(abs(values))[-4:])],
+        "BE": values[[0, 1, -2, -1]],
+    }[which]
     assert found.dtype == vectors.dtype == dtype
     close(np.sort(found), wanted, tol)
     close(reference() @ vectors, vectors * found, 10 * tol)
@@ -149,15 +153,25 @@ def test_products_of_all_kinds(dtype: Any, tol: float) -> None:
     np.testing.assert_array_equal(H @ v, p.hvp(v))
     np.testing.assert_array_equal(H @ block, p.hvp(block))
     products = {
-        "vector": (H @ v, D @ v), "column": (H @ v[:, None], D @ v[:, None]), "block": (H @ block, D @ block),
-        "no columns": (H @ block[:, :0], D @ block[:, :0]), "fortran": (H @ np.asfortranarray(block), D @ block),
-        "from the left": (v @ H, v @ D), "block from the left": (block.T @ H, block.T @ D),
-        "transposed": (H.T @ v, D @ v), "adjoint": (H.H @ block, D @ block), "rmatvec": (H.rmatvec(v), D @ v),
-        "rmatmat": (H.rmatmat(block), D @ block), "sum": ((H + H.T) @ v, 2 * D @ v), "negative": ((-H) @ v, -D @ v),
-        "power": ((H**2) @ v, D @ (D @ v)), "product": ((H @ H) @ v, D @ (D @ v)),
-        "float64": (H @ v.astype(np.float64), D @ v), "integers": (H @ np.arange(n), D @ np.arange(n)),
+        "vector": (H @ v, D @ v),
+        "column": (H @ v[:, None], D @ v[:, None]),
+        "block": (H @ block, D @ block),
+        "no columns": (H @ block[:, :0], D @ block[:, :0]),
+        "fortran": (H @ np.asfortranarray(block), D @ block),
+        "from the left": (v @ H, v @ D),
+        "block from the left": (block.T @ H, block.T @ D),
+        "transposed": (H.T @ v, D @ v),
+        "adjoint": (H.H @ block, D @ block),
+        "rmatvec": (H.rmatvec(v), D @ v),
+        "rmatmat": (H.rmatmat(block), D @ block),
+        "sum": ((H + H.T) @ v, 2 * D @ v),
+        "negative": ((-H) @ v, -D @ v),
+        "power": ((H**2) @ v, D @ (D @ v)),
+        "product": ((H @ H) @ v, D @ (D @ v)),
+        "float64": (H @ v.astype(np.float64), D @ v),
+        "integers": (H @ np.arange(n), D @ np.arange(n)),
         "booleans": (H @ np.ones(n, bool), D @ np.ones(n)),
-    }  # fmt: skip
+    }
     for name, (got, expected) in products.items():
         assert (got.dtype, got.shape) == (dtype, expected.shape), name
         if expected.size:
@@ -170,8 +184,12 @@ def test_complex_vectors(dtype: Any, tol: float, kind: Any) -> None:
     """The precision of the result is that of the point, as for real vectors."""
     H, n = point(dtype).hessian(), len(reference())
     z, block = ((normal(1, *shape) + 1j * normal(2, *shape)).astype(kind) for shape in ((n,), (n, 3)))
-    for got, expected in ((H @ z, reference() @ z), (H @ block, reference() @ block), (H.H @ z, reference() @ z),
-                          ((1j * H).H @ z, -1j * reference() @ z)):  # fmt: skip
+    for got, expected in (
+        (H @ z, reference() @ z),
+        (H @ block, reference() @ block),
+        (H.H @ z, reference() @ z),
+        ((1j * H).H @ z, -1j * reference() @ z),
+    ):
         assert got.shape == expected.shape
         close(got, expected, max(tol, 1e-6))
     assert (H @ z).dtype == (np.complex64 if dtype == np.float32 else np.complex128)

@@ -32,9 +32,13 @@ DIGITS = load_digits(return_X_y=True)
 def cnn(features: int, classes: int) -> rop.Graph:
     """For digits of 8×8 pixels."""
     return rop.Sequential(
-        rop.Conv2d(1, 4, 3, padding=1), rop.BatchNorm2d(4), rop.ReLU(), rop.MaxPool2d(2), rop.Flatten(),
+        rop.Conv2d(1, 4, 3, padding=1),
+        rop.BatchNorm2d(4),
+        rop.ReLU(),
+        rop.MaxPool2d(2),
+        rop.Flatten(),
         rop.Linear(features, classes),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -65,8 +69,16 @@ def test_fit_is_train() -> None:
     model.fit(X, Y)
     seed = int(np.random.RandomState(3).randint(2**31 - 1))
     net = rop.Sequential(rop.Linear(4, 7), rop.Tanh(), rop.Linear(7, 3))
-    fit = rop.train(net, rop.CrossEntropy(), (X, IRIS[1]), epochs=5, batch_size=50, seed=seed,
-                    optimizer=rop.Adam(lr=0.02), regularizer=rop.SpectralRadius(mu=0.01, solver="track"))  # fmt: skip
+    fit = rop.train(
+        net,
+        rop.CrossEntropy(),
+        (X, IRIS[1]),
+        epochs=5,
+        batch_size=50,
+        seed=seed,
+        optimizer=rop.Adam(lr=0.02),
+        regularizer=rop.SpectralRadius(mu=0.01, solver="track"),
+    )
     np.testing.assert_array_equal(model.w_, fit.w)
     assert model.loss_curve_ == fit.column("loss").tolist() and model.n_iter_ == 5
     assert [row["rho"] for row in model.history_] == fit.column("rho").tolist()
@@ -120,8 +132,9 @@ def test_fit_forgets_and_partial_fit_goes_on_from_fit() -> None:
 
 
 def test_early_stopping_keeps_the_best() -> None:
-    model = RopClassifier((32,), lr=0.05, early_stopping=True, n_iter_no_change=4, validation_fraction=0.2,
-                          epochs=200, random_state=0).fit(X, Y)  # fmt: skip
+    model = RopClassifier(
+        (32,), lr=0.05, early_stopping=True, n_iter_no_change=4, validation_fraction=0.2, epochs=200, random_state=0
+    ).fit(X, Y)
     accuracy = [row["valid_accuracy"] for row in model.history_]
     best = int(np.argmax(accuracy))
     assert model.n_iter_ == best + 1 + 4 < 200

@@ -94,15 +94,25 @@ def test_blocks_of_directions(problem: Problem, batch: int, count: int, seed: in
 def wide_layers(inputs: int) -> tuple[Any, tuple[int, ...]]:
     """Small and wide linear layers, one with so many inputs that its panels are of unequal size."""
     rows = -(-WIDE // inputs)
-    return rop.Sequential(rop.Linear(5, inputs), rop.ReLU(), rop.Linear(inputs, rows), rop.ReLU(),
-                          rop.Linear(rows, 7)), (5,)  # fmt: skip
+    return rop.Sequential(
+        rop.Linear(5, inputs), rop.ReLU(), rop.Linear(inputs, rows), rop.ReLU(), rop.Linear(rows, 7)
+    ), (5,)
 
 
 def images() -> tuple[Any, tuple[int, ...]]:
     """Convolutions with few and many channels, both poolings, and a wide layer whose rows lie in another order."""
-    return rop.Sequential(rop.Conv2d(1, 7, 3, padding=1), rop.ReLU(), rop.MaxPool2d(2), rop.Conv2d(7, 19, 3, padding=1),
-                          rop.ReLU(), rop.AvgPool2d(2), rop.Flatten(), rop.Linear(19 * 9, 100), rop.ReLU(),
-                          rop.Linear(100, 7)), (1, 12, 13)  # fmt: skip
+    return rop.Sequential(
+        rop.Conv2d(1, 7, 3, padding=1),
+        rop.ReLU(),
+        rop.MaxPool2d(2),
+        rop.Conv2d(7, 19, 3, padding=1),
+        rop.ReLU(),
+        rop.AvgPool2d(2),
+        rop.Flatten(),
+        rop.Linear(19 * 9, 100),
+        rop.ReLU(),
+        rop.Linear(100, 7),
+    ), (1, 12, 13)
 
 
 @both_precisions

@@ -49,8 +49,10 @@ def news(name: str, found: Any) -> str:
     """What to do if torch is not wrong any more; empty as long as it is."""
     version = f"torch {torch.__version__}"
     if found.refusal:
-        return (f"{version} refuses the third derivative of {name} now ({found.refusal}) and is no longer wrong without"
-                f" a word. Keep {WORKAROUNDS[name]}; say so in {DOCUMENTED}.")  # fmt: skip
+        return (
+            f"{version} refuses the third derivative of {name} now ({found.refusal}) and is no longer wrong without"
+            f" a word. Keep {WORKAROUNDS[name]}; say so in {DOCUMENTED}."
+        )
     if found.verdict == "right":
         return f"{version} gets {name} right at third order now. Remove {WORKAROUNDS[name]}; say so in {DOCUMENTED}."
     return ""

@@ -100,7 +100,7 @@ def test_frozen_parameters_are_no_variables(solver: str) -> None:
     opt = made(module, mu=0.3, tol=1e-10, solver=solver, **stop)
 
     w = torch.tensor(flat(module))
-    free = w[frozen.numel():].clone().requires_grad_(True)
+    free = w[frozen.numel() :].clone().requires_grad_(True)
     function = objective(module, nn.CrossEntropyLoss(), x, y)
 
     def of_free(part: Tensor) -> Tensor:
@@ -167,17 +167,32 @@ def test_a_radius_below_K_is_free() -> None:
 @pytest.mark.parametrize("make", [smooth, Normalised])
 @pytest.mark.parametrize(
     "options",
-    [{"mu": 0.05}, {"mu": 0.5, "solver": "track"}, {"mu": 0.05, "solver": "lanczos", "tol": 1e-8},
-     {"mu": 0.5, "clip": 0.01, "stop": "relative", "maxiter": 7}, {"mu": 0.05, "solver": "paper_lobpcg"},
-     {"mu": 20.0, "limit": 0.1, "stop": "relative", "maxiter": 7}],
+    [
+        {"mu": 0.05},
+        {"mu": 0.5, "solver": "track"},
+        {"mu": 0.05, "solver": "lanczos", "tol": 1e-8},
+        {"mu": 0.5, "clip": 0.01, "stop": "relative", "maxiter": 7},
+        {"mu": 0.05, "solver": "paper_lobpcg"},
+        {"mu": 20.0, "limit": 0.1, "stop": "relative", "maxiter": 7},
+    ],
     ids=lambda options: options.get("solver", f"power, {[*options][1]}" if len(options) > 1 else "power"),
-)  # fmt: skip
+)
 def test_steps_are_those_of_the_trainer(make: Any, options: dict[str, Any]) -> None:
     """Five steps on the whole data, in the order of the trainer's epochs: the same parameters, ρ and statistics."""
     module, x, y = problem(make)
     net, w, state = rop.from_torch(module)
-    fit = rop.train(net, rop.CrossEntropy(), (x.numpy(), y.numpy()), epochs=5, batch_size=SIZE, w=w, state=state,
-                    optimizer=rop.SGD(lr=0.1), regularizer=rop.SpectralRadius(**options), dtype=np.float64)  # fmt: skip
+    fit = rop.train(
+        net,
+        rop.CrossEntropy(),
+        (x.numpy(), y.numpy()),
+        epochs=5,
+        batch_size=SIZE,
+        w=w,
+        state=state,
+        optimizer=rop.SGD(lr=0.1),
+        regularizer=rop.SpectralRadius(**options),
+        dtype=np.float64,
+    )
     opt = made(module, **options)
     for row in fit.history:
         order = np.random.default_rng([0, int(row["epoch"])]).permutation(SIZE)
@@ -195,8 +210,17 @@ def test_base_optimizers_mean_what_the_trainer_means(kind: Any) -> None:
     net, w, _ = rop.from_torch(module)
     given: dict[str, Any] = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
     optimizer = rop.SGD(lr=0.1, **given) if given else rop.Adam(lr=0.1)
-    fit = rop.train(net, rop.CrossEntropy(), (x.numpy(), y.numpy()), epochs=5, batch_size=SIZE, w=w, dtype=np.float64,
-                    optimizer=optimizer, regularizer=rop.SpectralRadius(mu=0.05))  # fmt: skip
+    fit = rop.train(
+        net,
+        rop.CrossEntropy(),
+        (x.numpy(), y.numpy()),
+        epochs=5,
+        batch_size=SIZE,
+        w=w,
+        dtype=np.float64,
+        optimizer=optimizer,
+        regularizer=rop.SpectralRadius(mu=0.05),
+    )
     base = kind(module.parameters(), lr=0.1, **given)
     opt = rop.torch.SpectralRadius(module, nn.functional.cross_entropy, base, mu=0.05)
     for _ in range(5):
@@ -356,14 +380,16 @@ class Twice(nn.Module):
         (lambda m: made(Twice()), ("bn", "2 times")),
         (lambda m: made(nn.Sequential(m, nn.Dropout())), ("1 (Dropout)", "eval()")),
         (lambda m: made(m).load_state_dict({"v": 1}), ("state_dict", "steps")),
-        (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD(smooth().parameters())),
-         ("base_optimizer", "module.parameters()")),
+        (
+            lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD(smooth().parameters())),
+            ("base_optimizer", "module.parameters()"),
+        ),
         (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.LBFGS(m.parameters())), ("LBFGS", "SGD")),
         (lambda m: setattr(made(m), "regularizer", 0.1), ("rop.SpectralRadius", "0.1")),
         (lambda m: made(m).step(np.zeros((2, 3), int), np.zeros(2, int)), ("x", "int64")),
         (lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD), ("base_optimizer", "torch.optim.SGD(")),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused(make: Any, words: tuple[str, ...]) -> None:
     with pytest.raises(rop.RopError) as caught:
         make(smooth())

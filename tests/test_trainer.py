@@ -34,8 +34,13 @@ def net() -> rop.Graph:
 
 
 def fit(**options: Any) -> Any:
-    given: dict[str, Any] = {"epochs": 4, "batch_size": 64, "optimizer": rop.SGD(lr=0.3),
-                             "regularizer": rop.SpectralRadius(mu=0.05, maxiter=10), **options}  # fmt: skip
+    given: dict[str, Any] = {
+        "epochs": 4,
+        "batch_size": 64,
+        "optimizer": rop.SGD(lr=0.3),
+        "regularizer": rop.SpectralRadius(mu=0.05, maxiter=10),
+        **options,
+    }
     model, loss = given.pop("net", net()), given.pop("loss", rop.CrossEntropy())
     return rop.train(model, loss, given.pop("data", moons()), **given)
 
@@ -154,8 +159,10 @@ def test_batchnorm() -> None:
     normalised = rop.Sequential(rop.Linear(2, 12), rop.BatchNorm1d(12), rop.Tanh(), rop.Linear(12, 2))
     found = fit(net=normalised, epochs=20, validation=moons(300, seed=1))
     assert set(found.state) == set(normalised.init_state()) and found.column("valid_accuracy").max() > 0.9
-    assert not np.array_equal(found.state["1.running_mean"] if "1.running_mean" in found.state else
-                              next(iter(found.state.values())), np.zeros(12))  # fmt: skip
+    assert not np.array_equal(
+        found.state["1.running_mean"] if "1.running_mean" in found.state else next(iter(found.state.values())),
+        np.zeros(12),
+    )
 
 
 @pytest.mark.parametrize("solver", ["lanczos", "lobpcg", "paper_lobpcg", "track"])
@@ -206,9 +213,15 @@ def test_the_gradient_of_the_penalised_loss_vanishes() -> None:
     x, y = moons(64)
     x, small, mu = x.astype(np.float64), rop.Sequential(rop.Linear(2, 4), rop.Tanh(), rop.Linear(4, 2)), 0.1
     rate, tol = rop.convergent(1.0, 1e-2, p=0.6, q=0.5, scale=100)
-    found = fit(net=small, data=(x, y), batch_size=64, epochs=6000, dtype=np.float64,
-                optimizer=rop.SGD(lr=rate, weight_decay=0.02),
-                regularizer=rop.SpectralRadius(mu=mu, tol=tol, stop="relative", maxiter=2000))  # fmt: skip
+    found = fit(
+        net=small,
+        data=(x, y),
+        batch_size=64,
+        epochs=6000,
+        dtype=np.float64,
+        optimizer=rop.SGD(lr=rate, weight_decay=0.02),
+        regularizer=rop.SpectralRadius(mu=mu, tol=tol, stop="relative", maxiter=2000),
+    )
     p = rop.Objective(small, rop.CrossEntropy(), x, y, dtype=np.float64).at(found.w_last)
     pair = rop.eigen.lanczos(p, tol=1e-9)
     gradient = p.grad + 0.02 * found.w_last + mu * np.sign(pair.value) * p.r2(pair.vector)
@@ -223,8 +236,14 @@ def test_convergent_refuses_what_does_not_converge() -> None:
 
 
 def test_settings_survive_json() -> None:
-    for value in (rop.SGD(lr=rop.inverse_epoch(0.5)), rop.Adam(betas=(0.8, 0.9)), rop.SpectralRadius(mu=0.1, clip=2.0),
-                  rop.SGD(lr=rop.power_law(1.0, 0.5)), rop.SGD(lr=rop.cosine(1.0, 9)), None):  # fmt: skip
+    for value in (
+        rop.SGD(lr=rop.inverse_epoch(0.5)),
+        rop.Adam(betas=(0.8, 0.9)),
+        rop.SpectralRadius(mu=0.1, clip=2.0),
+        rop.SGD(lr=rop.power_law(1.0, 0.5)),
+        rop.SGD(lr=rop.cosine(1.0, 9)),
+        None,
+    ):
         assert revive(json.loads(json.dumps(describe(value)))) == value
 
 
@@ -256,8 +275,12 @@ def test_values_of_a_number() -> None:
 # ----------------------------------------------------------------------------------------------------------- callbacks
 def test_callbacks_see_every_epoch_and_may_end_the_run() -> None:
     rows: list[Any] = []
-    found = fit(callbacks=[lambda row, so_far: rows.append((row["epoch"], len(so_far.history))),
-                           lambda row, so_far: row["epoch"] == 2])  # fmt: skip
+    found = fit(
+        callbacks=[
+            lambda row, so_far: rows.append((row["epoch"], len(so_far.history))),
+            lambda row, so_far: row["epoch"] == 2,
+        ]
+    )
     assert rows == [(1, 1), (2, 2)] and len(found.history) == 2
 
 
@@ -296,8 +319,9 @@ def start(folder: Path, options: str, epochs: int) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name == "batchnorm" else pytest.mark.thorough)
-                                  for name in RUNS])  # fmt: skip
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "batchnorm" else pytest.mark.thorough) for name in RUNS]
+)
 def test_a_run_that_is_killed_resumes_and_ends_with_the_same_bits(name: str, tmp_path: Path) -> None:
     epochs = 12 if name == "paper_lobpcg" else 60
     seconds = iter((0.3, 0.05, 0.15, 0.4))
@@ -392,11 +416,20 @@ def test_no_half_written_files_are_left(tmp_path: Path) -> None:
 
 
 def test_divergence_stops_the_run_at_the_last_good_step(tmp_path: Path) -> None:
-    with pytest.raises(TrainingStopped, match=r"not finite in epoch .*, step .*: a smaller learning rate.*last good"
-                                              r" step is in .*checkpoint\.npz") as stop:  # fmt: skip
-        fit(net=rop.Sequential(rop.Linear(2, 12), rop.Linear(12, 2)), loss=rop.MSE(), epochs=50,
-            data=(moons()[0], np.eye(2, dtype=np.float32)[moons()[1]]), checkpoint=tmp_path,
-            optimizer=rop.SGD(lr=1e3), regularizer=None)  # fmt: skip
+    with pytest.raises(
+        TrainingStopped,
+        match=r"not finite in epoch .*, step .*: a smaller learning rate.*last good"
+        r" step is in .*checkpoint\.npz",
+    ) as stop:
+        fit(
+            net=rop.Sequential(rop.Linear(2, 12), rop.Linear(12, 2)),
+            loss=rop.MSE(),
+            epochs=50,
+            data=(moons()[0], np.eye(2, dtype=np.float32)[moons()[1]]),
+            checkpoint=tmp_path,
+            optimizer=rop.SGD(lr=1e3),
+            regularizer=None,
+        )
     _, arrays = files.load(tmp_path / files.FILE)
     assert np.isfinite(arrays["w"]).all()
     np.testing.assert_array_equal(arrays["w"], stop.value.fit.w_last)
@@ -448,8 +481,13 @@ def steep() -> dict[str, Any]:
     inner = rop.Linear(12, 12)
     layers = [rop.Linear(2, 12), rop.ReLU(), inner, rop.ReLU(), inner, rop.ReLU(), rop.Linear(12, 2), rop.Softmax(1)]
     x, y = moons()
-    return {"net": rop.Sequential(*layers), "data": (10 * x, y), "epochs": 5, "batch_size": 32,
-            "optimizer": rop.SGD(lr=0.5)}  # fmt: skip
+    return {
+        "net": rop.Sequential(*layers),
+        "data": (10 * x, y),
+        "epochs": 5,
+        "batch_size": 32,
+        "optimizer": rop.SGD(lr=0.5),
+    }
 
 
 def test_algorithm_1_to_the_letter_collapses_and_the_limit_keeps_it_from_that() -> None:
@@ -509,15 +547,24 @@ def wrong_type(value: Any) -> Any:
 @pytest.mark.parametrize(
     "wrong",
     [
-        lambda: rop.SGD(lr=float("nan")), lambda: rop.SGD(momentum=1.5), lambda: rop.SGD(nesterov=True),
-        lambda: rop.Adam(betas=(0.9, 1.0)), lambda: rop.Adam(betas=wrong_type(0.9)), lambda: rop.Adam(eps=0.0),
-        lambda: rop.SpectralRadius(solver="newton"), lambda: rop.SpectralRadius(stop="never"),
-        lambda: rop.SpectralRadius(maxiter=0), lambda: rop.SpectralRadius(clip=0.0),
-        lambda: rop.SpectralRadius(limit=0.0), lambda: rop.SpectralRadius(limit=float("inf")),
-        lambda: rop.SpectralRadius(limit=-0.5), lambda: rop.SpectralRadius(limit=wrong_type("none")),
-        lambda: rop.SpectralRadius(solver="track", warm_start=False), lambda: rop.SpectralRadius(mu=wrong_type("big")),
+        lambda: rop.SGD(lr=float("nan")),
+        lambda: rop.SGD(momentum=1.5),
+        lambda: rop.SGD(nesterov=True),
+        lambda: rop.Adam(betas=(0.9, 1.0)),
+        lambda: rop.Adam(betas=wrong_type(0.9)),
+        lambda: rop.Adam(eps=0.0),
+        lambda: rop.SpectralRadius(solver="newton"),
+        lambda: rop.SpectralRadius(stop="never"),
+        lambda: rop.SpectralRadius(maxiter=0),
+        lambda: rop.SpectralRadius(clip=0.0),
+        lambda: rop.SpectralRadius(limit=0.0),
+        lambda: rop.SpectralRadius(limit=float("inf")),
+        lambda: rop.SpectralRadius(limit=-0.5),
+        lambda: rop.SpectralRadius(limit=wrong_type("none")),
+        lambda: rop.SpectralRadius(solver="track", warm_start=False),
+        lambda: rop.SpectralRadius(mu=wrong_type("big")),
     ],
-)  # fmt: skip
+)
 def test_wrong_settings(wrong: Any) -> None:
     with pytest.raises((rop.ArgumentError, rop.ArgumentTypeError)):
         wrong()
@@ -528,11 +575,13 @@ def test_loss_values_are_those_of_the_engine() -> None:
     model, w = net(), net().init(seed=1, dtype=np.float64)
     dense = np.random.default_rng(0).random((50, 2))
     cases: list[tuple[Any, Any]] = [
-        (rop.CrossEntropy(), y), (rop.CrossEntropy(weight=[1.0, 3.0], label_smoothing=0.1), y),
+        (rop.CrossEntropy(), y),
+        (rop.CrossEntropy(weight=[1.0, 3.0], label_smoothing=0.1), y),
         (rop.CrossEntropy(reduction="sum", ignore_index=1), y),
         (rop.CrossEntropy(), dense / dense.sum(1, keepdims=True)),
-        (rop.MSE(), dense), (rop.BCEWithLogits(reduction="sum"), dense),
-    ]  # fmt: skip
+        (rop.MSE(), dense),
+        (rop.BCEWithLogits(reduction="sum"), dense),
+    ]
     for loss, targets in cases:
         expected = rop.Objective(model, loss, x.astype(np.float64), targets, dtype=np.float64).at(w).loss
         assert loss.value(model.predict(w, x.astype(np.float64)), targets) == pytest.approx(expected, rel=1e-12)

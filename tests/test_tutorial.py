@@ -56,9 +56,7 @@ def comparable(text: str) -> tuple[str, list[float]]:
     return NUMBER.sub("#", words), [float(number) for number in NUMBER.findall(words)]
 
 
-def test_every_block_prints_what_the_tutorial_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_block_prints_what_the_tutorial_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     shown = 0
@@ -83,8 +81,9 @@ def rewrite() -> None:
         printed = [output for output in outputs() if output]
         os.chdir(before)
     fresh = iter(printed)
-    TUTORIAL.write_text(re.sub(r"^```text\n(.*?)^```$", lambda match: f"```text\n{next(fresh)}```", text,
-                               flags=re.M | re.S), "utf-8")  # fmt: skip
+    TUTORIAL.write_text(
+        re.sub(r"^```text\n(.*?)^```$", lambda match: f"```text\n{next(fresh)}```", text, flags=re.M | re.S), "utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -73,8 +73,9 @@ def wide() -> Any:
 
 def wide_image() -> Any:
     """Such a layer behind an image, whose rows lie in another order than its columns."""
-    return rop.Sequential(rop.Conv2d(1, 16, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(896, 19), rop.Tanh(),
-                          rop.Linear(19, 3))  # fmt: skip
+    return rop.Sequential(
+        rop.Conv2d(1, 16, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(896, 19), rop.Tanh(), rop.Linear(19, 3)
+    )
 
 
 def mixed() -> Any:

@@ -23,14 +23,24 @@ class RopCuda(Rop):
 
         super(Rop, self).prepare(problem, batch, dtype, data)
         self.cuda = cuda
-        self.f = rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype),
-                               training=problem.training, state=problem.state(), device="cuda")
+        self.f = rop.Objective(
+            problem.network(),
+            problem.rop_loss(),
+            data.x,
+            data.y,
+            dtype=np.dtype(dtype),
+            training=problem.training,
+            state=problem.state(),
+            device="cuda",
+        )
         self.points: Any = [cuda.to_device(w) for w in data.points]
         self.directions: Any = [cuda.to_device(v) for v in data.directions]
 
     def hvp_block(self, repetition: int) -> Any:
-        blocks = self.keep("blocks", lambda: [self.cuda.to_device(np.asfortranarray(block))
-                                              for block in self.problem.blocks(self.dtype)])  # fmt: skip
+        blocks = self.keep(
+            "blocks",
+            lambda: [self.cuda.to_device(np.asfortranarray(block)) for block in self.problem.blocks(self.dtype)],
+        )
         return self.point().hvp(blocks[repetition % 2])
 
     def run(self, way: str, repetition: int) -> Any:

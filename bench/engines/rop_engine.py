@@ -34,8 +34,15 @@ class Rop(Engine):
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
         numba.set_num_threads(self.threads)
-        self.f = rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype),
-                               training=problem.training, state=problem.state())
+        self.f = rop.Objective(
+            problem.network(),
+            problem.rop_loss(),
+            data.x,
+            data.y,
+            dtype=np.dtype(dtype),
+            training=problem.training,
+            state=problem.state(),
+        )
         self.points, self.directions = data.points, data.directions
         if not problem.training and problem.state():  # compiled steps train: batchnorm takes the batch's statistics
             self.ways = {**self.ways, "step": ("step_python",)}
@@ -67,11 +74,19 @@ class Rop(Engine):
 
     # ------------------------------------------------------------------------------------------------ steps and epochs
     def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
-        penalty = None                                  # limit=None: the steps of the other engines have none either
+        penalty = None  # limit=None: the steps of the other engines have none either
         if mu:
             penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative", limit=None)
-        return Descent(self.f.net, self.f.loss, x, y, batch_size=self.batch, w=self.points[0],
-                       dtype=self.dtype, regularizer=penalty)  # fmt: skip
+        return Descent(
+            self.f.net,
+            self.f.loss,
+            x,
+            y,
+            batch_size=self.batch,
+            w=self.points[0],
+            dtype=self.dtype,
+            regularizer=penalty,
+        )
 
     def step(self, repetition: int) -> Any:
         d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))

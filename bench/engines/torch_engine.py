@@ -132,8 +132,10 @@ class Torch(Engine):
     def split(self, flat: np.ndarray) -> list[Tensor]:
         shapes = [p.shape for p in self.problem.parameters()]
         starts = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
-        return [torch.from_numpy(flat[start:].copy())[: math.prod(shape)].view(shape)
-                for start, shape in zip(starts, shapes, strict=False)]  # fmt: skip
+        return [
+            torch.from_numpy(flat[start:].copy())[: math.prod(shape)].view(shape)
+            for start, shape in zip(starts, shapes, strict=False)
+        ]
 
     def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out, data: Any = None) -> Tensor:
         x, y = data or self.data

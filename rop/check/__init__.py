@@ -201,8 +201,9 @@ def _scalar(layer: Elementwise, x: Any) -> list[Derivative]:
 def _shape(shape: Any) -> Shape:
     """The shape of one sample."""
     if not isinstance(shape, (tuple, list)) or not shape:
-        raise ArgumentTypeError("check: shape must be a tuple such as (3, 16, 16), without the batch, got "
-                                f"{shown(shape)}")
+        raise ArgumentTypeError(
+            f"check: shape must be a tuple such as (3, 16, 16), without the batch, got {shown(shape)}"
+        )
     return tuple(check_int("check", f"axis {axis} of shape", size) for axis, size in enumerate(shape))
 
 

@@ -102,9 +102,17 @@ def _compare(owner: str, x: np.ndarray, given: np.ndarray, lower: Any, k: int, b
     kind = "differences of " if k - base == 1 else f"{('second', 'third')[k - base - 2]} differences of "
     hint = _hint(given[k], expected, wrong, decided, scale)
     return Derivative(
-        owner, NAMES[k], kind + NAMES[base], float(x[worst]), float(given[k][worst]), float(expected[worst]),
-        float(uncertainty[worst]), int(wrong.sum()), int(decided.sum()), hint,
-    )  # fmt: skip
+        owner,
+        NAMES[k],
+        kind + NAMES[base],
+        float(x[worst]),
+        float(given[k][worst]),
+        float(expected[worst]),
+        float(uncertainty[worst]),
+        int(wrong.sum()),
+        int(decided.sum()),
+        hint,
+    )
 
 
 def _hint(given: np.ndarray, expected: np.ndarray, wrong: np.ndarray, decided: np.ndarray, scale: np.ndarray) -> str:
@@ -120,6 +128,7 @@ def _hint(given: np.ndarray, expected: np.ndarray, wrong: np.ndarray, decided: n
         middle = float(np.median(pattern))
         if len(pattern) > 2 and np.ptp(pattern) <= 1e-5 * (abs(middle) + 1e-3 * unit):
             return f"{middle:.6g} {what}"
-    side = [name for name, part in (("x < 0", wrong[: len(wrong) // 2]), ("x > 0", wrong[len(wrong) // 2 :]))
-            if part.any()]  # fmt: skip
+    side = [
+        name for name, part in (("x < 0", wrong[: len(wrong) // 2]), ("x > 0", wrong[len(wrong) // 2 :])) if part.any()
+    ]
     return f"only for {side[0]}" if len(side) == 1 and len(wrong) > 10 else ""

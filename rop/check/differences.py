@@ -34,8 +34,10 @@ def central(curve: Curve, h: float, order: int = 1) -> np.ndarray:
     (2.0, 2.0)
     """
     with np.errstate(all="ignore"):  # a pole or an overflow is reported as such by whoever asked
-        terms = [(-1) ** i * math.comb(order, i) * np.asarray(curve((order / 2 - i) * h), np.float64)
-                 for i in range(order + 1)]  # fmt: skip
+        terms = [
+            (-1) ** i * math.comb(order, i) * np.asarray(curve((order / 2 - i) * h), np.float64)
+            for i in range(order + 1)
+        ]
         return sum(terms[1:], start=terms[0]) / h**order
 
 

@@ -67,8 +67,15 @@ class Examination:
         self._x = _cast(stand.x, self._dtype)
         self._y = _cast(stand.y, self._dtype)
         self._w, self._v = stand.w.astype(self._dtype), stand.v.astype(self._dtype)
-        self._objective = Objective(stand.net, stand.loss, self._x, self._y, dtype=self._dtype,
-                                    training=stand.training, state=stand.state or None)  # fmt: skip
+        self._objective = Objective(
+            stand.net,
+            stand.loss,
+            self._x,
+            self._y,
+            dtype=self._dtype,
+            training=stand.training,
+            state=stand.state or None,
+        )
         self._curve = remembered(lambda r: self._answers(r, self._v))
         double = self._dtype == np.float64
         self._steps = halvings(stand.first_step, (11 if stand.kinks else 8) if double else 4)
@@ -100,8 +107,16 @@ class Examination:
         stand, threads = self._stand, torch.get_num_threads()
         torch.set_num_threads(1)  # on networks as small as these, more of them wait for each other
         try:
-            found = reference(stand.net, stand.loss, self._x, self._y, self._w, self._v, training=stand.training,
-                              state=stand.state or None)  # fmt: skip
+            found = reference(
+                stand.net,
+                stand.loss,
+                self._x,
+                self._y,
+                self._w,
+                self._v,
+                training=stand.training,
+                state=stand.state or None,
+            )
         finally:
             torch.set_num_threads(threads)
         v = self._v.astype(np.float64)
@@ -185,8 +200,9 @@ class Examination:
     def _third(self, direction: str) -> float:
         """D³f[u, v, v] = ⟨u, R²(v)⟩ = ⟨v, R²(v + u) − R²(v − u)⟩/4 and R²(c v) = c² R²(v), for u in this part."""
         point, u = self._objective.at(self._w), self._other(direction)
-        plus, minus, alone, scaled = (np.float64(point.r2(vector)) for vector in
-                                      (self._v + u, self._v - u, self._v, self._scaled(FACTOR)))  # fmt: skip
+        plus, minus, alone, scaled = (
+            np.float64(point.r2(vector)) for vector in (self._v + u, self._v - u, self._v, self._scaled(FACTOR))
+        )
         terms = np.abs(self._v) @ (np.abs(plus) + np.abs(minus)) / 4 + np.abs(u) @ np.abs(alone)
         mixed = abs(_dot(self._v, plus - minus) / 4 - _dot(u, alone)) / max(float(terms), 1e-30)
         return max(mixed, self._inhomogeneous(direction, scaled, self._factor**2 * alone))

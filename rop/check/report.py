@@ -59,8 +59,13 @@ class Result:
         """Plain data for JSON; what is infinite or missing becomes None."""
         derivatives = [{**dataclasses.asdict(d), "error": d.error, "ok": d.ok} for d in self.derivatives]
         rows = [{**dataclasses.asdict(row), "ok": row.ok, "verdict": row.verdict} for row in self.rows]
-        return {"title": self.title, "ok": self.ok, "torch": self.torch, "derivatives": _finite(derivatives),
-                "rows": _finite(rows)}  # fmt: skip
+        return {
+            "title": self.title,
+            "ok": self.ok,
+            "torch": self.torch,
+            "derivatives": _finite(derivatives),
+            "rows": _finite(rows),
+        }
 
     def verdict(self) -> str:
         """One line: is all right, or what to look at first."""
@@ -69,8 +74,10 @@ class Result:
         first = self.wrong[0]
         if isinstance(first, Derivative):
             return f"{self.title}: {_said(first)}"
-        return (f"{self.title}: {len(self.wrong)} of {len(self.rows)} rows are wrong, the first is {first.subject} "
-                f"{first.dtype}, {first.direction}, order {first.order}")  # fmt: skip
+        return (
+            f"{self.title}: {len(self.wrong)} of {len(self.rows)} rows are wrong, the first is {first.subject} "
+            f"{first.dtype}, {first.direction}, order {first.order}"
+        )
 
     def __str__(self) -> str:
         return self.text()
@@ -115,8 +122,10 @@ def _row_table(rows: Sequence[Row], paint: Paint) -> str:
         same = [before is not None and row.subject == before.subject]
         same.append(same[-1] and before is not None and row.dtype == before.dtype)
         same.append(same[-1] and before is not None and row.direction == before.direction)
-        names = ["" if repeated else name
-                 for name, repeated in zip((row.subject, row.dtype, row.direction), same, strict=True)]  # fmt: skip
+        names = [
+            "" if repeated else name
+            for name, repeated in zip((row.subject, row.dtype, row.direction), same, strict=True)
+        ]
         slope = _slope(row)
         numbers = [_number(row.error), _number(row.difference), slope, _number(row.identity)]
         marks = [name in row.wrong for name in ("error", "difference", "slope", "identity")]
@@ -154,10 +163,13 @@ def _table(head: Sequence[str], cells: Cells, paint: Paint, left: Sequence[int])
     widths = [max(len(text) for text in column) for column in zip(head, *(row for row, _ in cells), strict=True)]
 
     def line(row: Sequence[str], colours: Sequence[str]) -> str:
-        padded = [text.ljust(width) if i in left else text.rjust(width)
-                  for i, (text, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
-        return "  ".join(paint(text, colour) if colour else text
-                         for text, colour in zip(padded, colours, strict=True)).rstrip()  # fmt: skip
+        padded = [
+            text.ljust(width) if i in left else text.rjust(width)
+            for i, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        return "  ".join(
+            paint(text, colour) if colour else text for text, colour in zip(padded, colours, strict=True)
+        ).rstrip()
 
     lines = [line(head, ["bold"] * len(head))]
     for row, marks in cells:
@@ -185,8 +197,10 @@ def _allowed(rows: Sequence[Row]) -> str:
 
 def _said(d: Derivative) -> str:
     hint = f"; it is {d.hint}" if d.hint else ""
-    return (f"{d.name} is wrong: at x = {d.x:.4f} it gives {d.given:.8g}, {d.compared_with} say {d.expected:.8g} "
-            f"(± {d.uncertainty:.0e}){hint}")  # fmt: skip
+    return (
+        f"{d.name} is wrong: at x = {d.x:.4f} it gives {d.given:.8g}, {d.compared_with} say {d.expected:.8g} "
+        f"(± {d.uncertainty:.0e}){hint}"
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -68,8 +68,17 @@ class Stand:
     kinks = False  # whether w + r v may run over a point where f has no derivatives
     first_step = 0.5  # of differences along v; directions are scaled so that this is small and still clear of rounding
 
-    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray, *, training: bool = True,
-                 state: Mapping[str, np.ndarray] | None = None, seed: int = 0):  # fmt: skip
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: np.ndarray,
+        y: np.ndarray,
+        *,
+        training: bool = True,
+        state: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+    ):
         self.net, self.loss, self.x, self.y = net, loss, x, y
         self.training = training
         self.state = drawn_state(net, seed) if state is None else dict(state)
@@ -85,8 +94,10 @@ class Stand:
         """Orders 0, 1, 2 of a direction, as they stand in the answers."""
         if direction == self.energy:
             return answers.loss, answers.slope, answers.curvature
-        grad, hvp, r2 = (np.concatenate([np.float64(vector[part]) for part in self.parts[direction]])
-                         for vector in (answers.grad, answers.hvp, answers.r2))  # fmt: skip
+        grad, hvp, r2 = (
+            np.concatenate([np.float64(vector[part]) for part in self.parts[direction]])
+            for vector in (answers.grad, answers.hvp, answers.r2)
+        )
         return grad, hvp, r2
 
     def read(self, direction: str, answers: Answers) -> Jet:
@@ -275,8 +286,10 @@ def fitting_shapes(layer: Layer) -> tuple[Shape, ...]:
             except ArgumentError:
                 continue
             return shapes
-    raise ArgumentError(f"check: no input shape was found that {layer.describe()} accepts; give one, e.g. "
-                        "shape=(3, 16, 16), without the batch")  # fmt: skip
+    raise ArgumentError(
+        f"check: no input shape was found that {layer.describe()} accepts; give one, e.g. "
+        "shape=(3, 16, 16), without the batch"
+    )
 
 
 def fitting_targets(loss: Loss, shape: Shape | None) -> tuple[Shape, np.ndarray]:

@@ -27,16 +27,24 @@ def add(commands: Any) -> None:
     parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
     parser.add_argument("--full", action="store_true", help="problems and growth, all batches and precisions, 25 min")
     parser.add_argument("--problems", nargs="+", metavar="NAME", help="problems or groups (default main; see --list)")
-    parser.add_argument("--torch-module", metavar="FILE.py:FUNCTION", help="your own torch module: what FUNCTION() "
-                        "returns, a module or (module, x[, y[, loss]]); see docs/benchmark-your-net.md")
+    parser.add_argument(
+        "--torch-module",
+        metavar="FILE.py:FUNCTION",
+        help="your own torch module: what FUNCTION() "
+        "returns, a module or (module, x[, y[, loss]]); see docs/benchmark-your-net.md",
+    )
     parser.add_argument("--engines", nargs="+", metavar="NAME", help="of rop, torch, torch.func, jax (default all)")
     parser.add_argument("--works", nargs="+", metavar="NAME", help="what is computed (default all; see --list)")
     parser.add_argument("--batch", nargs="+", type=positive, metavar="N", help="batch sizes (default 32 128 512)")
     parser.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
     parser.add_argument("--threads", type=positive, metavar="N", help="of every engine (default: all cores)")
-    parser.add_argument("--device", choices=DEVICES, default="cpu",
-                        help="cuda: rop and torch on a GPU, for the works that are single calls; auto: a GPU if one "
-                        "can be used (default cpu)")  # fmt: skip
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default="cpu",
+        help="cuda: rop and torch on a GPU, for the works that are single calls; auto: a GPU if one "
+        "can be used (default cpu)",
+    )
     parser.add_argument("--rounds", type=positive, metavar="N", help="turns of every engine (default 9, quick 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="save the results with the environment")
     parser.add_argument("--out", type=Path, metavar="DIR", help="save results.json and the plots there")
@@ -50,8 +58,11 @@ def bench(options: argparse.Namespace) -> int:
         runner, report, problems = (import_module(f"rop.bench.{name}") for name in ("runner", "report", "problems"))
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("rop.bench"):
-            print("rop bench: the benchmark is not installed with this copy of rop; in a clone of the repository run\n"
-                  "    pip install -e '.[bench]'", file=sys.stderr)  # fmt: skip
+            print(
+                "rop bench: the benchmark is not installed with this copy of rop; in a clone of the repository run\n"
+                "    pip install -e '.[bench]'",
+                file=sys.stderr,
+            )
             return FAILED
         raise
     if options.list:

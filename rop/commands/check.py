@@ -35,10 +35,14 @@ class WrongUsage(Exception):
 
 def add(commands: Any) -> None:
     parser = add_command(
-        commands, "check", check, "check derivatives of layers, losses, or an activation or network of your own",
-        EXAMPLES, "Compares every order of a layer, forward, backward to its input and backward to its weights, with\n"
+        commands,
+        "check",
+        check,
+        "check derivatives of layers, losses, or an activation or network of your own",
+        EXAMPLES,
+        "Compares every order of a layer, forward, backward to its input and backward to its weights, with\n"
         "torch (where installed), with finite differences, and by identities that must hold.",
-    )  # fmt: skip
+    )
     parser.add_argument("subjects", nargs="*", metavar="NAME", help="layers, losses, or FILE.py:NAME (default: all)")
     parser.add_argument("--order", nargs="+", type=int, choices=(0, 1, 2), help="orders (default all)")
     parser.add_argument("--dtype", nargs="+", choices=("float32", "float64"), help="precisions (default both)")
@@ -82,8 +86,9 @@ def sort_out(subjects: list[str]) -> tuple[list[str], dict[str, Any]]:
         elif ":" in subject or subject.endswith(".py"):
             own[subject] = from_file(subject)
         else:
-            raise WrongUsage(f"no layer or loss {subject!r}; known: {', '.join(known.values())}; one of your own is "
-                             "FILE.py:NAME")  # fmt: skip
+            raise WrongUsage(
+                f"no layer or loss {subject!r}; known: {', '.join(known.values())}; one of your own is FILE.py:NAME"
+            )
     return names, own
 
 
@@ -96,8 +101,10 @@ def from_file(subject: str) -> Any:
     module = load(file)
     found = {key: value for key, value in vars(module).items() if checkable(value, module)}
     if name not in vars(module):
-        raise WrongUsage(f"{subject}: expected FILE.py:NAME with a NAME in that file; to choose from: "
-                         f"{', '.join(found) or 'nothing that can be checked'}")  # fmt: skip
+        raise WrongUsage(
+            f"{subject}: expected FILE.py:NAME with a NAME in that file; to choose from: "
+            f"{', '.join(found) or 'nothing that can be checked'}"
+        )
     return vars(module)[name]
 
 

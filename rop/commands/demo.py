@@ -38,10 +38,15 @@ def show_derivatives(options: argparse.Namespace) -> bool:
     """Loss, ∇f, Hv and vᵀ∇Hv of a small convolutional network in float64, beside central differences."""
     x, y, source = digits(options.batch)
     net = rop.Sequential(
-        rop.Conv2d(1, 8, 3, padding=1), rop.SiLU(), rop.AvgPool2d(2),
-        rop.Conv2d(8, 16, 3, padding=1), rop.SiLU(), rop.AvgPool2d(2),
-        rop.Flatten(), rop.Linear(64, 10),
-    )  # fmt: skip
+        rop.Conv2d(1, 8, 3, padding=1),
+        rop.SiLU(),
+        rop.AvgPool2d(2),
+        rop.Conv2d(8, 16, 3, padding=1),
+        rop.SiLU(),
+        rop.AvgPool2d(2),
+        rop.Flatten(),
+        rop.Linear(64, 10),
+    )
     w = net.init(seed=options.seed, dtype=np.float64)
     v = np.random.default_rng(options.seed).standard_normal(w.size)
     v /= np.linalg.norm(v)
@@ -53,11 +58,23 @@ def show_derivatives(options: argparse.Namespace) -> bool:
     ahead, behind = f.jet(w + h * v, v), f.jet(w - h * v, v)
     rows = (  # name, the result, what it says along v, the central difference of the order below, a call to time
         ("∇f", jet.grad, jet.grad @ v, ahead.loss - behind.loss, lambda: f.at(w), "loss and ∇f at a new w"),
-        ("H v", jet.hvp, jet.hvp, ahead.grad - behind.grad, lambda: point.hvp(next(directions)),
-         "one Hessian-vector product at the same w"),
-        ("vᵀ∇H v", jet.r2, jet.r2, ahead.hvp - behind.hvp, lambda: f.jet(w, next(directions)),
-         "loss, ∇f, H v and vᵀ∇H v at a new w"),
-    )  # fmt: skip
+        (
+            "H v",
+            jet.hvp,
+            jet.hvp,
+            ahead.grad - behind.grad,
+            lambda: point.hvp(next(directions)),
+            "one Hessian-vector product at the same w",
+        ),
+        (
+            "vᵀ∇H v",
+            jet.r2,
+            jet.r2,
+            ahead.hvp - behind.hvp,
+            lambda: f.jet(w, next(directions)),
+            "loss, ∇f, H v and vᵀ∇H v at a new w",
+        ),
+    )
     print(f"{source}: {len(x)} images of 8×8; a convolutional network with {w.size} parameters, float64")
     print(f"loss {jet.loss:.6f}\n")
     print(f"{'':10}{'norm':>12}{'error':>12}{'time':>12}")
@@ -81,8 +98,10 @@ def compare_trainings(options: argparse.Namespace) -> None:
     for mu in (0.0, PENALTY):
         run = Run(new_config("digits", mu=mu, epochs=options.epochs, seed=options.seed, setting="plain"), None)
         found = run.results(run.train())
-        print(f"{'μ = ' + format(mu, 'g'):12}{100 * found['test_accuracy']:14.2f} %{found['test_loss']:12.4f}"
-              f"{found['rho']:16.3f}{found['hvps']:16,}{found['seconds']:8.1f} s")  # fmt: skip
+        print(
+            f"{'μ = ' + format(mu, 'g'):12}{100 * found['test_accuracy']:14.2f} %{found['test_loss']:12.4f}"
+            f"{found['rho']:16.3f}{found['hvps']:16,}{found['seconds']:8.1f} s"
+        )
 
 
 def digits(count: int) -> tuple[np.ndarray, np.ndarray, str]:

@@ -57,41 +57,64 @@ def _add_common(parser: argparse.ArgumentParser, profile: bool = True) -> None:
 
 
 def _add_device(parser: Any, default: str | None = None) -> None:
-    parser.add_argument("--device", choices=DEVICES, default=default,
-                        help="where to compute; auto: a GPU if one can be used "
-                             f"(default {default or 'that of the run'})")  # fmt: skip
+    parser.add_argument(
+        "--device",
+        choices=DEVICES,
+        default=default,
+        help=f"where to compute; auto: a GPU if one can be used (default {default or 'that of the run'})",
+    )
 
 
 def _add_train(commands: Any) -> None:
-    parser = add_command(commands, "train", run_train, "train a net, with the spectral radius as penalty", EXAMPLES,
-                         "Trains a net of the paper: min f(w) + mu*max(0, rho(w) - K). Defaults are the paper's "
-                         "settings.")  # fmt: skip
+    parser = add_command(
+        commands,
+        "train",
+        run_train,
+        "train a net, with the spectral radius as penalty",
+        EXAMPLES,
+        "Trains a net of the paper: min f(w) + mu*max(0, rho(w) - K). Defaults are the paper's settings.",
+    )
     parser.add_argument("dataset", choices=list(EXPERIMENTS), help="which data, net and defaults")
-    parser.add_argument("--setting", choices=SETTINGS, default="paper",
-                        help="paper: nets as published, softmax fed to cross-entropy, forest's inner layers tied; "
-                             "plain: logits, untied (default paper)")  # fmt: skip
+    parser.add_argument(
+        "--setting",
+        choices=SETTINGS,
+        default="paper",
+        help="paper: nets as published, softmax fed to cross-entropy, forest's inner layers tied; "
+        "plain: logits, untied (default paper)",
+    )
     penalty = parser.add_argument_group("penalty")
     penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
     penalty.add_argument("--K", type=not_negative, metavar="X", help="what the spectral radius may be for free")
     penalty.add_argument("--solver", choices=SOLVERS, help="of the dominant eigenpair (default power)")
     penalty.add_argument("--tol", type=not_negative, metavar="X", help="its tolerance (default 1e-3)")
-    penalty.add_argument("--stop", choices=("paper", "relative"),
-                         help="what the tolerance bounds: paper: the residual or the relative change of the "
-                              "eigenvalue; relative: the residual over the eigenvalue (default paper)")  # fmt: skip
+    penalty.add_argument(
+        "--stop",
+        choices=("paper", "relative"),
+        help="what the tolerance bounds: paper: the residual or the relative change of the "
+        "eigenvalue; relative: the residual over the eigenvalue (default paper)",
+    )
     penalty.add_argument("--maxiter", type=positive, metavar="N", help="most iterations a step (default 100)")
     penalty.add_argument("--products", type=positive, metavar="N", help="products a step of track (default 2)")
     penalty.add_argument("--clip", type=not_negative, metavar="X", help="longest gradient of the spectral radius")
-    penalty.add_argument("--limit", type=limit, default=0.5, metavar="X",
-                         help="the part of the spectral radius that one step may take away, to first order; none: the "
-                              "paper's algorithm to the letter (default 0.5)")  # fmt: skip
+    penalty.add_argument(
+        "--limit",
+        type=limit,
+        default=0.5,
+        metavar="X",
+        help="the part of the spectral radius that one step may take away, to first order; none: the "
+        "paper's algorithm to the letter (default 0.5)",
+    )
     penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
     training = parser.add_argument_group("training")
     training.add_argument("--epochs", type=positive, metavar="N")
     training.add_argument("--batch-size", type=positive, metavar="N")
     training.add_argument("--optimizer", choices=("sgd", "adam"))
     training.add_argument("--lr", type=not_negative, metavar="X", help="learning rate at the start")
-    training.add_argument("--schedule", choices=("constant", "inverse-epoch", "cosine"),
-                          help="of the learning rate (forest: inverse-epoch, else constant)")  # fmt: skip
+    training.add_argument(
+        "--schedule",
+        choices=("constant", "inverse-epoch", "cosine"),
+        help="of the learning rate (forest: inverse-epoch, else constant)",
+    )
     training.add_argument("--momentum", type=not_negative, default=0.0, metavar="X", help="of sgd (default 0)")
     training.add_argument("--nesterov", action="store_true")
     training.add_argument("--weight-decay", type=not_negative, default=0.0, metavar="X", help="(default 0)")
@@ -133,16 +156,25 @@ def limit(text: str) -> float | None:
 # ------------------------------------------------------------------------------------------------------------ commands
 def run_train(options: argparse.Namespace) -> int:
     from rop.runs import Run, new_config
+
     penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
     given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
     given["limit"] = options.limit
     if options.cold_start:
         given["warm_start"] = False
     config = new_config(
-        options.dataset, setting=options.setting, mu=options.mu, epochs=options.epochs, batch_size=options.batch_size,
-        optimizer=chosen_optimizer(options), seed=options.seed, dtype=options.dtype, device=options.device,
-        data=options.data, **given,
-    )  # fmt: skip
+        options.dataset,
+        setting=options.setting,
+        mu=options.mu,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        optimizer=chosen_optimizer(options),
+        seed=options.seed,
+        dtype=options.dtype,
+        device=options.device,
+        data=options.data,
+        **given,
+    )
     check_device("train", options.device)
     run = Run(config, options.out)
     run.data(options.data)  # what is missing is said before a folder is made
@@ -152,6 +184,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 def run_resume(options: argparse.Namespace) -> int:
     from rop.runs import Run
+
     run = Run.open(options.run)
     if options.epochs:
         run.config["epochs"] = options.epochs
@@ -180,9 +213,13 @@ def chosen_optimizer(options: argparse.Namespace) -> Optimizer | None:
 
 def _train(run: Any, options: argparse.Namespace) -> int:
     from rop.trainer import TrainingInterrupted
+
     if not options.quiet:
-        print(f"{run.title()}: {run.net.size} parameters, {run.config['epochs']} epochs, batch "
-              f"{run.config['batch_size']}, seed {run.config['seed']}", file=sys.stderr)  # fmt: skip
+        print(
+            f"{run.title()}: {run.net.size} parameters, {run.config['epochs']} epochs, batch "
+            f"{run.config['batch_size']}, seed {run.config['seed']}",
+            file=sys.stderr,
+        )
     try:
         fit = run.train(options.data, progress=_progress(options), profile=options.profile)
     except TrainingInterrupted as stop:
@@ -190,8 +227,11 @@ def _train(run: Any, options: argparse.Namespace) -> int:
         return INTERRUPTED
     results = run.results(fit)
     if fit.collapsed:
-        print("rop: the net has collapsed: it predicts one class for every sample and its gradient vanishes; --limit "
-              "0.5, a smaller --lr or --mu, or another --seed may help", file=sys.stderr)  # fmt: skip
+        print(
+            "rop: the net has collapsed: it predicts one class for every sample and its gradient vanishes; --limit "
+            "0.5, a smaller --lr or --mu, or another --seed may help",
+            file=sys.stderr,
+        )
     _show(results, options, [f"written to {run.folder}"] if run.folder else [])
     if run.folder and not find_spec("matplotlib"):
         note_missing("curves.png", "matplotlib", "train")
@@ -210,9 +250,15 @@ def _progress(options: argparse.Namespace) -> bool:
 def _show(results: dict[str, Any], options: argparse.Namespace, notes: list[str]) -> None:
     if options.quiet and options.json:
         return
-    labels = {"test_accuracy": "test accuracy", "valid_accuracy": "validation accuracy", "test_loss": "test loss",
-              "rho": "ρ on the whole training set", "batch_rho": "ρ of the last epoch's batches",
-              "hvps": "H·v products", "seconds": "training time"}  # fmt: skip
+    labels = {
+        "test_accuracy": "test accuracy",
+        "valid_accuracy": "validation accuracy",
+        "test_loss": "test loss",
+        "rho": "ρ on the whole training set",
+        "batch_rho": "ρ of the last epoch's batches",
+        "hvps": "H·v products",
+        "seconds": "training time",
+    }
     for name, label in labels.items():
         if results.get(name) is not None:
             print(f"{label:30}{shown(name, results[name])}")
@@ -243,6 +289,7 @@ def _show_profile(profile: dict[str, float]) -> None:
 
 def _finish(results: dict[str, Any], options: argparse.Namespace) -> int:
     from rop.runs import one_line
+
     if options.json:
         print(one_line(results), flush=True)
     return OK
@@ -252,6 +299,7 @@ def run_eval(options: argparse.Namespace) -> int:
     from rop import datasets
     from rop.runs import Run
     from rop.trainer import evaluate
+
     run = Run.open(options.run)
     w, state = run.weights()
     name = options.on or run.config["dataset"]
@@ -270,6 +318,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
 def run_spectrum(options: argparse.Namespace) -> int:
     from rop.runs import Run, pyplot
+
     run = Run.open(options.run)
     w, state = run.weights()
     run.data(options.data)
@@ -305,6 +354,7 @@ def run_spectrum(options: argparse.Namespace) -> int:
 
 def _plot_density(plt: Any, density: Any, path: Path, title: str) -> None:
     from rop.checkpoint import write_atomically
+
     figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
     axis.semilogy(density.grid, np.maximum(density.density, 1e-6))
     axis.set(xlabel="eigenvalue", ylabel="density", title=f"Hessian of {title}", ylim=(1e-5, None))

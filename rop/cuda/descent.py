@@ -3,6 +3,7 @@
 A step launches the kernels of its passes and of its update; what comes to the host are a few numbers by which it is
 decided how to go on, and the statistics of batchnorm layers.
 """
+
 from __future__ import annotations
 
 import math
@@ -25,22 +26,35 @@ from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.stepwise import RunningAverages
 from rop.workspace import Data, engine_lock
 
-EVERYTHING = 1 << 62                    # bytes that may be kept: a step needs all orders of its batch again
+EVERYTHING = 1 << 62  # bytes that may be kept: a step needs all orders of its batch again
 
 
 class CudaDescent:
     """Steps of min f(w) + μ·max(0, ρ − K) on a GPU; see Descent for the arguments."""
 
-    def __init__(self, net: Graph, loss: Loss, x: np.ndarray, y: Any, *, batch_size: int, w: np.ndarray,
-                 dtype: Any = np.float32, optimizer: Optimizer | None = None,
-                 regularizer: SpectralRadius | None = None, state: Mapping[str, np.ndarray] | None = None,
-                 seed: int = 0, profile: bool = False):
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: np.ndarray,
+        y: Any,
+        *,
+        batch_size: int,
+        w: np.ndarray,
+        dtype: Any = np.float32,
+        optimizer: Optimizer | None = None,
+        regularizer: SpectralRadius | None = None,
+        state: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+        profile: bool = False,
+    ):
         self.net, self.dtype = net, np.dtype(check_dtype("Descent", dtype))
         self.batch, self.size, self.seed = check_int("Descent", "batch_size", batch_size), net.size, seed
         x = check_data(x, self.dtype, check_finite=True)
         targets = checked_targets(net, loss, x, y, self.batch)
-        self._space = space = CudaWorkspace.of(net, x.shape[1:], True, loss, self.dtype, self.batch, EVERYTHING,
-                                               samples=len(x))
+        self._space = space = CudaWorkspace.of(
+            net, x.shape[1:], True, loss, self.dtype, self.batch, EVERYTHING, samples=len(x)
+        )
         self._shares = targets.shares if loss.reduction == "mean" else None
         self._optimizer = optimizer or SGD()
         self._settings = settings_of(self._optimizer, regularizer)
@@ -52,8 +66,11 @@ class CudaDescent:
     def _allocate(self, w: np.ndarray) -> None:
         o, n = self._optimizer, self.size
         random = np.random.default_rng(self.seed).standard_normal(n)
-        self._vectors: dict[str, Vector] = {"w": self._space.array("w"), "v": self._space.array("v"),
-                                            "u": self._space.result(1)}
+        self._vectors: dict[str, Vector] = {
+            "w": self._space.array("w"),
+            "v": self._space.array("v"),
+            "u": self._space.result(1),
+        }
         if isinstance(o, Adam) or o.momentum or o.weight_decay:
             self._vectors["velocity"] = device_array(n, self.dtype)
         if isinstance(o, Adam):
@@ -67,8 +84,9 @@ class CudaDescent:
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """As Descent.arrays, copied to the host."""
-        return ({name: vector.copy_to_host() for name, vector in self._vectors.items()}
-                | {f"state/{name}": array.copy() for name, array in self._averages.state.items()})
+        return {name: vector.copy_to_host() for name, vector in self._vectors.items()} | {
+            f"state/{name}": array.copy() for name, array in self._averages.state.items()
+        }
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Puts back what ``arrays`` gave, into the GPU's memory."""
@@ -95,7 +113,8 @@ class CudaDescent:
     def finite(self) -> bool:
         """Whether the parameters and running statistics are finite."""
         return self._space.vectors.finite(self._vectors["w"]) and all(
-            np.isfinite(array).all() for array in self._averages.state.values())
+            np.isfinite(array).all() for array in self._averages.state.values()
+        )
 
     @property
     def w(self) -> np.ndarray:
@@ -111,13 +130,22 @@ class CudaDescent:
     def begin(self, order: np.ndarray) -> int:
         """As Descent.begin."""
         steps = len(order) // self.batch
-        self._batches = np.asarray(order[:steps * self.batch], np.int64).reshape(steps, self.batch)
+        self._batches = np.asarray(order[: steps * self.batch], np.int64).reshape(steps, self.batch)
         return steps
 
-    def run(self, first: int, count: int, *, rate: Any, mu: Any = 0.0, tol: Any = 0.0, before: int = 0,
-            stop: Callable[[], bool] | None = None) -> np.ndarray:
+    def run(
+        self,
+        first: int,
+        count: int,
+        *,
+        rate: Any,
+        mu: Any = 0.0,
+        tol: Any = 0.0,
+        before: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
         """As Descent.run; ``stop`` is asked after every step."""
-        batches = self._batches[first:first + count]
+        batches = self._batches[first : first + count]
         given = np.stack([np.broadcast_to(np.asarray(one, float), len(batches)) for one in (rate, mu, tol)], axis=1)
         reports = []
         with engine_lock():
@@ -141,7 +169,7 @@ class CudaDescent:
         factor = self._penalty(report, number, step, now) if step[compiled.MU] else 0.0
         if math.isfinite(report[compiled.LOSS]) and math.isfinite(report[compiled.RHO]):
             now = time.perf_counter_ns()
-            with np.errstate(over="ignore"):             # the trainer looks whether the parameters are finite
+            with np.errstate(over="ignore"):  # the trainer looks whether the parameters are finite
                 self._update(step[compiled.RATE], factor, number + 1)
             self._averages.take_in(statistics)
             self._lap(report, compiled.REST_TIME, now)
@@ -149,7 +177,7 @@ class CudaDescent:
 
     def _select(self, rows: np.ndarray) -> None:
         samples = np.full(self._space.tiles * self._space.lanes, ~rows[0], np.int64)
-        samples[:self.batch] = rows
+        samples[: self.batch] = rows
         total = float(self._shares[rows].sum()) if self._shares is not None else 1.0
         self._space.select(samples, 1 / total if total > 0 else 0.0)
 
@@ -172,7 +200,7 @@ class CudaDescent:
         if not (rho > settings[compiled.TARGET] and sensible and math.isfinite(value)):
             return 0.0
         (r2,) = self._space.run((SECOND,), (0,))
-        factor = 2.0 * math.copysign(1.0, value)                # 2: order 2 is a Taylor coefficient
+        factor = 2.0 * math.copysign(1.0, value)  # 2: order 2 is a Taylor coefficient
         clip, limit = settings[compiled.CLIP], settings[compiled.LIMIT]
         if clip > 0 or limit > 0:
             length = 2.0 * math.sqrt(self._space.vectors.moments(r2, r2)[0])
@@ -205,8 +233,13 @@ class CudaDescent:
             value = uv / vv
             report[compiled.RESIDUAL] = sums.distance(u, v, value) / math.sqrt(vv)
             report[compiled.PRODUCTS] = iteration + 1
-            if not math.isfinite(value) or uu == 0 or compiled.is_enough(
-                    self._settings, tolerance, value, before, report[compiled.RESIDUAL], iteration + 1):
+            if (
+                not math.isfinite(value)
+                or uu == 0
+                or compiled.is_enough(
+                    self._settings, tolerance, value, before, report[compiled.RESIDUAL], iteration + 1
+                )
+            ):
                 break
         return value
 
@@ -214,16 +247,33 @@ class CudaDescent:
     def _update(self, rate: float, factor: float, t: int) -> None:
         """One step of the optimizer along g + factor·h; t counts steps from 1."""
         o, kind = self._optimizer, self.dtype.type
-        common: dict[str, Any] = {"w": self._vectors["w"], "g": self._space.result(0), "h": self._space.result(2),
-                                  "factor": factor}
+        common: dict[str, Any] = {
+            "w": self._vectors["w"],
+            "g": self._space.result(0),
+            "h": self._space.result(2),
+            "factor": factor,
+        }
         if isinstance(o, Adam):
             updates.adam(kind).bind(
-                **common, mean=self._vectors["velocity"], squares=self._vectors["squares"],
-                rate=rate / (1 - o.betas[0] ** t), beta1=o.betas[0], beta2=o.betas[1], eps=o.eps,
-                decay=o.weight_decay, unbiased=1 / math.sqrt(1 - o.betas[1] ** t))()
+                **common,
+                mean=self._vectors["velocity"],
+                squares=self._vectors["squares"],
+                rate=rate / (1 - o.betas[0] ** t),
+                beta1=o.betas[0],
+                beta2=o.betas[1],
+                eps=o.eps,
+                decay=o.weight_decay,
+                unbiased=1 / math.sqrt(1 - o.betas[1] ** t),
+            )()
         elif "velocity" in self._vectors:
-            updates.sgd(kind).bind(**common, velocity=self._vectors["velocity"], rate=rate, momentum=o.momentum,
-                                   decay=o.weight_decay, nesterov=o.nesterov)()
+            updates.sgd(kind).bind(
+                **common,
+                velocity=self._vectors["velocity"],
+                rate=rate,
+                momentum=o.momentum,
+                decay=o.weight_decay,
+                nesterov=o.nesterov,
+            )()
         else:
             updates.plain(kind).bind(**common, rate=rate)()
         self._space.forget()

@@ -1,4 +1,5 @@
 """Power iteration with its vectors in a GPU's memory: only the numbers it decides by come to the host."""
+
 from __future__ import annotations
 
 import math
@@ -19,11 +20,12 @@ class DeviceVectors:
     def __init__(self, p: Point, H: Any, v0: Any):
         self._p, self._H = p, H
         self._vectors = Vectors(H.size, p._f.dtype)
-        self._rooms = [device_array(H.size, p._f.dtype) for _ in range(2)]      # v, and the v after it
+        self._rooms = [device_array(H.size, p._f.dtype) for _ in range(2)]  # v, and the v after it
         self._for_device = on_device(p.w if v0 is None else v0)
 
     def start(self, v0: Any, rng: np.random.Generator, owner: str) -> Vector:
         from rop.eigen import _start
+
         host = v0.copy_to_host() if hasattr(v0, "copy_to_host") else v0
         if on_device(host):
             host = cuda.as_cuda_array(host).copy_to_host()

@@ -3,6 +3,7 @@
 Sums over a vector are made in a fixed number of parts on the device, which the host adds up exactly: they depend on
 the vector alone.
 """
+
 from __future__ import annotations
 
 import math
@@ -13,7 +14,7 @@ from numba import cuda
 
 from rop.kernels.cuda import sums, transfer
 
-Vector = Any                            # (n,) on the device
+Vector = Any  # (n,) on the device
 
 
 def device_array(count: int, dtype: Any) -> Vector:

@@ -4,6 +4,7 @@ A batch of B samples is one tile of lanes, padded to whole warps, or a few tiles
 network and on B only and are added up in their order, sums within a tile have a fixed shape: results do not depend on
 the memory limit, nor on the GPU. Everything is allocated once; a pass is a list of launches with all operands in place.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,7 +28,7 @@ from rop.lowering.cuda.code import table
 from rop.program import ORDERS
 from rop.workspace import Data, lane_samples, orders_kept
 
-TILE_BYTES = 1 << 30                    # what the planes of a tile should not exceed, unless the batch is coupled
+TILE_BYTES = 1 << 30  # what the planes of a tile should not exceed, unless the batch is coupled
 
 
 def choose_tiles(plan: Plan, batch: int) -> tuple[int, int]:
@@ -44,7 +45,7 @@ class CudaWorkspace:
     """Rooms for one plan and one batch size; at most one point's activations are in them at a time. ``samples`` is how
     many samples the data has of which a batch is made, by default as many."""
 
-    together = 1                                    # order 0 is at hand, so directions go one by one
+    together = 1  # order 0 is at hand, so directions go one by one
 
     def __init__(self, plan: Plan, batch: int, memory_limit: int, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
@@ -53,8 +54,8 @@ class CudaWorkspace:
         widest = max(plan.plane_rows.values()) * plan.lane_bytes
         self.kept = orders_kept(plan, widest, self.tiles, 1, batch, memory_limit)
         self.vectors = Vectors(plan.graph.size, self.dtype)
-        self.owner: object = None                   # token of the point whose order 0 is in the planes
-        self.has_direction = False                  # whether order 1 of the direction in v is in the planes
+        self.owner: object = None  # token of the point whose order 0 is in the planes
+        self.has_direction = False  # whether order 1 of the direction in v is in the planes
         self._lowered = Lowered(plan)
         self._samples = batch if samples is None else samples
         self._data: Data | None = None
@@ -62,15 +63,24 @@ class CudaWorkspace:
         self._allocate()
 
     @classmethod
-    def of(cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int,
-           samples: int | None = None) -> CudaWorkspace:
+    def of(
+        cls,
+        net: Graph,
+        shape: Shape,
+        training: bool,
+        loss: Loss,
+        dtype: Any,
+        batch: int,
+        memory_limit: int,
+        samples: int | None = None,
+    ) -> CudaWorkspace:
         """The workspace of a network."""
         return cls(outline(net, shape, training, loss, dtype), batch, memory_limit, samples)
 
     def _allocate(self) -> None:
         plan, rooms, n, dtype = self.plan, self._lowered.rooms, self.plan.graph.size, self.dtype
         self._rooms: dict[str, Any] = {}
-        self._steps: dict[str, int] = {}            # numbers from one tile to the next
+        self._steps: dict[str, int] = {}  # numbers from one tile to the next
         for k in ORDERS:
             tiles = self.tiles if k < self.kept else 1
             self._room(f"plane{k}", plan.plane_rows[k] * self.lanes, dtype, tiles)
@@ -136,8 +146,8 @@ class CudaWorkspace:
         values = np.zeros(self._lowered.rooms.state, self.dtype)
         for emitter in self._lowered.normalisations:
             name, channels = self.plan.graph.name_of(emitter.operation.layer), emitter.operation.channels
-            values[emitter.state_at:][:channels] = state[f"{name}.running_mean"]
-            values[emitter.state_at + channels:][:channels] = state[f"{name}.running_var"]
+            values[emitter.state_at :][:channels] = state[f"{name}.running_mean"]
+            values[emitter.state_at + channels :][:channels] = state[f"{name}.running_var"]
         if values.size:
             self._rooms["state"].copy_to_device(values)
 
@@ -211,15 +221,19 @@ class CudaWorkspace:
         return self._passes[key]
 
     def _placed(self, launch: Launch, tile: int) -> Any:
-        return launch.kernel.bind(**{name: self._view(operand, tile) if isinstance(operand, Part) else operand
-                                     for name, operand in launch.operands.items()})
+        return launch.kernel.bind(
+            **{
+                name: self._view(operand, tile) if isinstance(operand, Part) else operand
+                for name, operand in launch.operands.items()
+            }
+        )
 
     def _view(self, part: Part, tile: int) -> Any:
         room = self._rooms[part.room]
         if part.shape is None:
             return room
         start = part.start + tile * self._steps[part.room]
-        return room[start:start + math.prod(part.shape)].reshape(part.shape)
+        return room[start : start + math.prod(part.shape)].reshape(part.shape)
 
     def result(self, k: int) -> Vector:
         """Where ``run`` leaves a result of order k."""
@@ -233,8 +247,13 @@ class CudaWorkspace:
         outputs = Part("plane0", z.buffer.start[0] * self.lanes, (z.rows, self.lanes))
         hits, samples = Part("hits", 0, (self.lanes // WARP,)), Part("samples", 0, (self.lanes,))
         for tile in range(self.tiles):
-            self._placed(Launch(loss.correct(self.dtype.type), {
-                "hits": hits, "z": outputs, "labels": Part("labels"), "samples": samples}), tile)()
+            self._placed(
+                Launch(
+                    loss.correct(self.dtype.type),
+                    {"hits": hits, "z": outputs, "labels": Part("labels"), "samples": samples},
+                ),
+                tile,
+            )()
         return float(self._rooms["hits"].copy_to_host().sum())
 
     def energy(self, k: int) -> float:
@@ -249,8 +268,12 @@ class CudaWorkspace:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
         for emitter in self._lowered.normalisations:
             table = self._view(emitter.table(0), 0).copy_to_host()
-            yield (self.plan.graph.name_of(emitter.operation.layer), table[batchnorm.MEAN],
-                   table[batchnorm.VARIANCE], table[batchnorm.COUNT])
+            yield (
+                self.plan.graph.name_of(emitter.operation.layer),
+                table[batchnorm.MEAN],
+                table[batchnorm.VARIANCE],
+                table[batchnorm.COUNT],
+            )
 
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
         """Order 0, copied to the host: at once if it is kept, else computed again tile by tile."""
@@ -267,11 +290,14 @@ class CudaWorkspace:
         """A vector or block of vectors that is on the device already."""
         array = value if getattr(value, "__cuda_ndarray__", False) else cuda.as_cuda_array(value)
         if array.dtype != self.dtype:
-            raise ArgumentTypeError(f"{name}: expected a device array of {self.dtype}, the objective's precision, got "
-                                    f"{array.dtype}")
+            raise ArgumentTypeError(
+                f"{name}: expected a device array of {self.dtype}, the objective's precision, got {array.dtype}"
+            )
         if not (array.is_c_contiguous() or array.is_f_contiguous()):
-            raise ArgumentError(f"{name}: expected a contiguous device array, got one of shape {array.shape} with "
-                                f"strides {array.strides}")
+            raise ArgumentError(
+                f"{name}: expected a contiguous device array, got one of shape {array.shape} with "
+                f"strides {array.strides}"
+            )
         return array
 
     def keep(self, w: Vector) -> Vector:
@@ -289,7 +315,7 @@ class CudaWorkspace:
                 return np.ascontiguousarray(columns.T, self.dtype)
         if columns.is_f_contiguous():
             return [columns[:, i] for i in range(columns.shape[1])]
-        n, k = columns.shape                        # row by row: a transposition, like that of data on their way in
+        n, k = columns.shape  # row by row: a transposition, like that of data on their way in
         samples = lane_samples(n, WARP)
         rows = cuda.device_array((k, samples.size), self.dtype)
         memory.load(self.dtype.type).bind(y=rows, x=columns, samples=table(samples), feature=table(np.arange(k)))()

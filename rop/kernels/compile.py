@@ -16,6 +16,7 @@ The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers bu
 them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.) What its files are
 and when they are trusted is in store.py.
 """
+
 from __future__ import annotations
 
 import hashlib
@@ -78,11 +79,11 @@ def cache_folder() -> Path:
     folder for this process and those it starts. One that others could have written to is never used."""
     version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
     for folder in (candidate / version for candidate in _candidates()):
-        if store.distrusted(folder):    # before anything is made there
+        if store.distrusted(folder):  # before anything is made there
             break
         if store.writable(folder) or store.complete(folder):
             if store.distrusted(folder):
-                break                   # somebody else made it just now
+                break  # somebody else made it just now
             return folder
     return store.temporary(version)
 
@@ -91,7 +92,7 @@ def _candidates() -> list[Path]:
     """The folders that may hold the cache, absolute: other processes may work in other folders."""
     named, user = os.environ.get("ROP_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
     folders = [Path(named)] if named else []
-    with suppress(RuntimeError):        # a user without a home
+    with suppress(RuntimeError):  # a user without a home
         folders.append((Path(user) if user else Path.home() / ".cache") / "rop")
     return [folder.absolute() for folder in folders]
 
@@ -99,11 +100,11 @@ def _candidates() -> list[Path]:
 class KernelCache(_Cache):
     """What Numba asks of a cache, for the function of a name, in ``cache_folder()``."""
 
-    unsaved = 0                         # entries that this process could not keep
+    unsaved = 0  # entries that this process could not keep
 
     def __init__(self, name: str, slow: bool = True):
         self._entries = store.Entries(cache_folder(), name)
-        self._slow = slow               # compiled ahead of use (warm.py), or else worth a word to the user
+        self._slow = slow  # compiled ahead of use (warm.py), or else worth a word to the user
 
     @property
     def cache_path(self) -> str:
@@ -114,7 +115,8 @@ class KernelCache(_Cache):
         found = self._load(sig, target_context)
         if found is None and self._slow:
             from rop.kernels import warm
-            if warm.compiled_again():   # so that this process runs what all later ones will load
+
+            if warm.compiled_again():  # so that this process runs what all later ones will load
                 found = self._load(sig, target_context)
             if found is None:
                 announce()
@@ -124,18 +126,20 @@ class KernelCache(_Cache):
         data = self._entries.load((sig, target_context.codegen().magic_tuple()))
         try:
             return None if data is None else CompileResult._rebuild(target_context, *data)
-        except Exception:               # an entry that this Numba cannot use is compiled again
+        except Exception:  # an entry that this Numba cannot use is compiled again
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if data.library.has_dynamic_globals:            # addresses, which mean nothing in another process
+        if data.library.has_dynamic_globals:  # addresses, which mean nothing in another process
             return
         try:
             self._entries.save((sig, data.codegen.magic_tuple()), data._reduce())
         except OSError as error:
             if not KernelCache.unsaved:
-                say(f"compiled kernels cannot be kept in {cache_folder()} ({error.strerror or error}): they are used "
-                    "now and compiled again at the next start")
+                say(
+                    f"compiled kernels cannot be kept in {cache_folder()} ({error.strerror or error}): they are used "
+                    "now and compiled again at the next start"
+                )
             KernelCache.unsaved += 1
 
     def enable(self) -> None: ...
@@ -185,8 +189,13 @@ def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Cal
         value = scope.get(name)
         if isinstance(value, PerPrecision):
             scope[name] = value.made(dtype)
-    copy = pytypes.FunctionType(function.__code__, scope, f"{function.__name__}_{np.dtype(dtype).name}",
-                                function.__defaults__, function.__closure__)
+    copy = pytypes.FunctionType(
+        function.__code__,
+        scope,
+        f"{function.__name__}_{np.dtype(dtype).name}",
+        function.__defaults__,
+        function.__closure__,
+    )
     copy.__qualname__ = copy.__name__
     copy.__module__ = function.__module__
     return copy
@@ -194,16 +203,17 @@ def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Cal
 
 def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
     """Index arithmetic, compiled into the kernels that use it; ``bind`` gives names in it a value."""
-    return PerPrecision(
-        lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
+    return PerPrecision(lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
 
 
 def loop(function: Callable[..., Any], /, **bind: Any) -> Any:
     """A helper whose arguments are arrays that do not overlap: LLVM then vectorises without checking."""
+
     def make(dtype: Any) -> Any:
         dispatcher = numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
-        dispatcher._compiler._customize_flags = _without_aliases      # Numba has the flag, but no option that sets it
+        dispatcher._compiler._customize_flags = _without_aliases  # Numba has the flag, but no option that sets it
         return dispatcher
+
     return PerPrecision(make)
 
 
@@ -215,21 +225,25 @@ def _without_aliases(flags: Any) -> Any:
 def with_literals(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
     """A copy whose number literals have the type ``dtype``: otherwise ``1 - y * y`` would be float64 in Numba, also
     for a float32 y."""
+
     def typed(constant: Any) -> Any:
         return dtype(constant) if isinstance(constant, (int, float)) and not isinstance(constant, bool) else constant
 
     code = function.__code__.replace(co_consts=tuple(map(typed, function.__code__.co_consts)))
-    copy = pytypes.FunctionType(code, function.__globals__, function.__name__, function.__defaults__,
-                                function.__closure__)
+    copy = pytypes.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
     copy.__module__ = function.__module__
     return copy
 
 
 def formula(function: Callable[..., Any], math: PerPrecision | None = None) -> PerPrecision:
     """A layer's scalar mathematics for use in kernels; ``math`` is the target's version of Python's module."""
+
     def make(dtype: Any) -> Any:
         bind = {"math": math.made(dtype)} if math is not None else {}
         return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(with_literals(function, dtype), dtype, **bind))
+
     return PerPrecision(make)
 
 
@@ -240,13 +254,14 @@ KERNELS: dict[str, Kernel] = {}
 class Kernel:
     """An instruction of the engine; ``address(dtype)`` compiles it or loads it from the cache."""
 
-    cache: Callable[[str], _Cache] = KernelCache        # where a kernel of this name is kept
+    cache: Callable[[str], _Cache] = KernelCache  # where a kernel of this name is kept
 
     def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.operands = tuple(inspect.signature(function).parameters)
         self._body = PerPrecision(
-            lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
+            lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
+        )
         self._entries: dict[Any, CFunc] = {}
 
     def address(self, dtype: Any) -> int:
@@ -260,6 +275,7 @@ class Kernel:
 
     def _entry(self, body: Callable[..., Any], dtype: Any) -> CFunc:
         from rop.kernels.cpu.interpreter import entry
+
         name = f"{self.name}_{np.dtype(dtype).name}"
         function = entry(body, len(self.operands), name)
         return compiled(function, types.void(types.int64, types.int64, types.int64), self.cache(name))
@@ -267,8 +283,12 @@ class Kernel:
 
 def compiled(function: Callable[..., Any], signature: Any, cache: _Cache) -> CFunc:
     """A C function by its address, from the cache if it is there."""
-    result: Any = CFunc(function, (signature.args, signature.return_type), locals={},
-                   options={"fastmath": LOOP_MATH, "error_model": "numpy"})
+    result: Any = CFunc(
+        function,
+        (signature.args, signature.return_type),
+        locals={},
+        options={"fastmath": LOOP_MATH, "error_model": "numpy"},
+    )
     result._cache = cache
     result.compile()
     return result

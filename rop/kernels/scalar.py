@@ -6,6 +6,7 @@ plain or compiled. ``compilable`` makes a copy in which all of that is something
 target: the decorator that compiles and its versions of ``math`` are arguments. ``CALLS`` gives all functions one
 signature.
 """
+
 from __future__ import annotations
 
 import builtins
@@ -68,14 +69,19 @@ def _described(value: Any, names: tuple[str, ...], seen: dict[int, int]) -> Any:
 
 
 def _described_function(function: pytypes.FunctionType, seen: dict[int, int]) -> Any:
-    if id(function) in seen:                                    # recursion
+    if id(function) in seen:  # recursion
         return "again", seen[id(function)]
     seen[id(function)] = len(seen)
     names = function.__code__.co_names
     found = [(name, _described(value, names, seen)) for name, value in _used_globals(function)]
     enclosed = [_described(cell.cell_contents, names, seen) for cell in function.__closure__ or ()]
-    return ("function", _described(function.__code__, names, seen), _described(function.__defaults__, names, seen),
-            enclosed, found)
+    return (
+        "function",
+        _described(function.__code__, names, seen),
+        _described(function.__defaults__, names, seen),
+        enclosed,
+        found,
+    )
 
 
 def _used_globals(function: pytypes.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -97,7 +103,7 @@ def _known_to_numba(function: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------- with however many parameters
-function: Any = None            # what these templates call: bound where they are compiled
+function: Any = None  # what these templates call: bound where they are compiled
 
 
 def _call_0(x, a, b):
@@ -112,12 +118,18 @@ def _call_2(x, a, b):
     return function(x, a, b)
 
 
-CALLS = _call_0, _call_1, _call_2       # a function with so many parameters, called as one of x, a and b
+CALLS = _call_0, _call_1, _call_2  # a function with so many parameters, called as one of x, a and b
 
 
 # --------------------------------------------------------------------------------------------------- a copy to compile
-def compilable(function: Function, dtype: Any, jit: Callable[[Function], Any],
-               versions: Mapping[Any, Any] | None = None, whole_numbers: bool = False, tag: str = "") -> Function:
+def compilable(
+    function: Function,
+    dtype: Any,
+    jit: Callable[[Function], Any],
+    versions: Mapping[Any, Any] | None = None,
+    whole_numbers: bool = False,
+    tag: str = "",
+) -> Function:
     """A copy of the function for the precision ``dtype``.
 
     Numbers in it (literals, globals, defaults, what it encloses) take the type ``dtype``: otherwise ``1 - y * y`` would
@@ -131,8 +143,9 @@ def compilable(function: Function, dtype: Any, jit: Callable[[Function], Any],
 class _Copies:
     """The copies of a function and of all that it calls; each is made once, so recursion ends."""
 
-    def __init__(self, dtype: Any, jit: Callable[[Function], Any], versions: Mapping[Any, Any], whole_numbers: bool,
-                 tag: str):
+    def __init__(
+        self, dtype: Any, jit: Callable[[Function], Any], versions: Mapping[Any, Any], whole_numbers: bool, tag: str
+    ):
         self._dtype, self._jit, self._versions, self._whole, self._tag = dtype, jit, versions, whole_numbers, tag
         self._compiled: dict[pytypes.FunctionType, Any] = {}
 
@@ -195,7 +208,7 @@ def refusal(function: Function, compiled: Any, arguments: tuple[Any, ...]) -> Ar
     owner, four = f"Elementwise: function {function.__name__}", "four real numbers (f, f′, f″, f‴)"
     try:
         compiled.compile(arguments)
-    except Exception as error:                                  # Numba raises all kinds
+    except Exception as error:  # Numba raises all kinds
         return ArgumentError(f"{owner} does not compile: {essence(error)}")
     (result,) = (overload.signature.return_type for overload in compiled.overloads.values())
     if not isinstance(result, numba.types.BaseTuple) or len(result) != 4:

@@ -4,6 +4,7 @@ What is loaded from the cache runs as the user. So a folder is used only if it b
 else may write to it, and an entry is unpickled only after the digest in it was found to be that of its content, its
 name and what it was compiled for. Anything else counts as missing: it is compiled again and replaced.
 """
+
 from __future__ import annotations
 
 import atexit
@@ -22,17 +23,17 @@ from numba.core.serialize import dumps
 from rop.errors import say
 
 MAGIC = b"rop compiled kernel 1\n"
-DIGEST = 32                             # bytes of SHA-256
+DIGEST = 32  # bytes of SHA-256
 SUFFIX = ".kernel"
-COMPLETE = "complete-"                  # a file with this name and a precision says that all kernels are there
-ABANDONED = 3600.0                      # seconds after which a file that is still being written has no writer any more
+COMPLETE = "complete-"  # a file with this name and a precision says that all kernels are there
+ABANDONED = 3600.0  # seconds after which a file that is still being written has no writer any more
 
 
 # -------------------------------------------------------------------------------------------------------- the folder
 def complaint(path: Path | int) -> str | None:
     """What keeps a folder or an open file from being trusted, and the remedy; None if nothing does."""
     if not hasattr(os, "geteuid"):
-        return None                     # owners and modes mean nothing here
+        return None  # owners and modes mean nothing here
     found = os.stat(path)
     if found.st_uid not in (os.geteuid(), 0):
         return "belongs to another user: name a folder of your own in ROP_CACHE_DIR"
@@ -48,7 +49,7 @@ def made_private(folder: Path) -> None:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         return
-    folder.chmod(0o700)                 # whatever the umask or the parent's default permissions made of it
+    folder.chmod(0o700)  # whatever the umask or the parent's default permissions made of it
 
 
 def writable(folder: Path) -> bool:
@@ -75,7 +76,7 @@ def distrusted(folder: Path) -> bool:
     for path in (folder.parent, folder):
         try:
             wrong = complaint(path)
-        except OSError:                 # not there, or not to be looked at: the next who tries will see
+        except OSError:  # not there, or not to be looked at: the next who tries will see
             continue
         if wrong:
             say(f"the folder of compiled kernels {path} is not used, because it {wrong}. Using a temporary one")
@@ -91,7 +92,7 @@ def temporary(version: str) -> Path:
         made_private(root / version)
     except OSError:
         return Path(os.devnull) / version
-    os.environ["ROP_CACHE_DIR"] = str(root)             # for the processes that this one starts
+    os.environ["ROP_CACHE_DIR"] = str(root)  # for the processes that this one starts
     atexit.register(_remove, root, os.getpid())
     return root / version
 
@@ -122,7 +123,7 @@ class Entries:
             if content[:start] != MAGIC + self._digest(key, payload):
                 return None
             return pickle.loads(payload)
-        except Exception:               # whatever is wrong with it, it is compiled again
+        except Exception:  # whatever is wrong with it, it is compiled again
             return None
 
     def save(self, key: Any, data: Any) -> None:

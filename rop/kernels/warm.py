@@ -4,6 +4,7 @@ Done once per machine and version: afterwards no network, however new, compiles 
 it loads what the others have made: a function that a process has compiled itself may be another copy, optimised apart
 from its callers, and its sums may differ in the last bit from those of all later processes.
 """
+
 from __future__ import annotations
 
 import os
@@ -23,8 +24,8 @@ from rop.kernels.compile import KERNELS, Kernel, KernelCache, announce, cache_fo
 from rop.kernels.store import COMPLETE, remove_abandoned
 
 PROCESSES = 4
-_warm: set[str] = set()          # precisions whose kernels were looked for
-_again: set[str] = set()         # and those for which they were looked for a second time
+_warm: set[str] = set()  # precisions whose kernels were looked for
+_again: set[str] = set()  # and those for which they were looked for a second time
 
 
 def all_kernels() -> list[Kernel]:
@@ -78,7 +79,7 @@ def _compile_aside(name: str) -> None:
             codes = [child.wait() for child in children]
         if codes and not any(codes):
             _mark(name).touch()
-    except OSError:                     # no room, or no permission: that costs the cache, not the result
+    except OSError:  # no room, or no permission: that costs the cache, not the result
         pass
 
 
@@ -88,7 +89,7 @@ def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
     when the pipe to this process is closed, as the system does if it is killed."""
     children: list[subprocess.Popen] = []
     try:
-        with suppress(OSError):         # fewer will do
+        with suppress(OSError):  # fewer will do
             for _ in range(min(PROCESSES, os.cpu_count() or 1)):
                 children.append(_start(name, claims))
         yield children
@@ -108,8 +109,11 @@ def compile_claimed(name: str, claims: Path) -> None:
     from rop.kernels.cpu.transfer import Transfer
 
     dtype = np.dtype(name).type
-    work: list[Callable[[], Any]] = [lambda: descent.steps(dtype, True), lambda: (runner(True), runner(False)),
-                                     lambda: Transfer(dtype)]
+    work: list[Callable[[], Any]] = [
+        lambda: descent.steps(dtype, True),
+        lambda: (runner(True), runner(False)),
+        lambda: Transfer(dtype),
+    ]
     work += [partial(kernel.address, dtype) for kernel in all_kernels()]
     for number, compile_one in enumerate(work):
         try:
@@ -118,19 +122,30 @@ def compile_claimed(name: str, claims: Path) -> None:
             continue
         compile_one()
         if KernelCache.unsaved:
-            return                      # what cannot be kept need not be compiled here
+            return  # what cannot be kept need not be compiled here
 
 
 def _start(name: str, claims: str) -> subprocess.Popen:
-    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, sys.path)), ROP_QUIET="1",
-                       ROP_CACHE_DIR=str(cache_folder().parent))
+    environment = dict(
+        os.environ,
+        PYTHONPATH=os.pathsep.join(map(str, sys.path)),
+        ROP_QUIET="1",
+        ROP_CACHE_DIR=str(cache_folder().parent),
+    )
     command = [sys.executable, "-m", "rop.kernels.warm", name, claims]
-    return subprocess.Popen(command, env=environment, cwd=Path(__file__).parent, stdin=subprocess.PIPE,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command,
+        env=environment,
+        cwd=Path(__file__).parent,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def _end_with_parent() -> None:
     """Ends this process when the one that started it is gone: the pipe from it is closed then."""
+
     def watch() -> None:
         os.read(sys.stdin.fileno(), 1)
         os._exit(1)

@@ -112,8 +112,9 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
 def check_function(owner: str, name: str, value: Any, takes: str, count: int) -> Callable[..., Any]:
     """Something that can be called with so many arguments; functions that hide what they take are believed."""
     if not callable(value):
-        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {shown(value)} "
-                                f"({type(value).__name__})")
+        raise ArgumentTypeError(
+            f"{owner}: {name} must be a function of {takes}, got {shown(value)} ({type(value).__name__})"
+        )
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
@@ -122,8 +123,9 @@ def check_function(owner: str, name: str, value: Any, takes: str, count: int) ->
         signature.bind(*[None] * count)
     except TypeError:
         called = getattr(value, "__name__", type(value).__name__)
-        raise ArgumentTypeError(f"{owner}: {name} must be a function of {takes}, got {called}, which takes "
-                                f"{signature}") from None
+        raise ArgumentTypeError(
+            f"{owner}: {name} must be a function of {takes}, got {called}, which takes {signature}"
+        ) from None
     return value
 
 
@@ -139,19 +141,26 @@ def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np
     short = name.rpartition(": ")[2]
     parts = value if isinstance(value, (list, tuple)) else (value,)
     if any(isinstance(part, np.ma.MaskedArray) for part in parts):
-        raise ArgumentTypeError(f"{name}: expected {expected}, got a masked array, whose mask would be lost; give "
-                                f"{short}.filled(value), or leave the masked entries out")
+        raise ArgumentTypeError(
+            f"{name}: expected {expected}, got a masked array, whose mask would be lost; give "
+            f"{short}.filled(value), or leave the masked entries out"
+        )
     if any(getattr(part, "requires_grad", False) is True for part in parts):
-        raise ArgumentTypeError(f"{name}: expected {expected}, got a tensor that requires grad, which rop would not "
-                                f"send back to torch; give {short}.detach()")
+        raise ArgumentTypeError(
+            f"{name}: expected {expected}, got a tensor that requires grad, which rop would not "
+            f"send back to torch; give {short}.detach()"
+        )
     try:
         return np.asarray(value)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # a ragged list, or what a foreign __array__ says
-        ragged = isinstance(value, (list, tuple)) and isinstance(error, ValueError)
-        reason = f"a ragged {type(value).__name__}" if ragged else (
-            f"{type(value).__name__}, which NumPy cannot read ({(str(error) or type(error).__name__).splitlines()[0]})")
+        kind = type(value).__name__
+        if isinstance(value, (list, tuple)) and isinstance(error, ValueError):
+            reason = f"a ragged {kind}"
+        else:
+            words = str(error) or type(error).__name__
+            reason = f"{kind}, which NumPy cannot read ({words.splitlines()[0]})"
         raise ArgumentTypeError(f"{name}: expected {expected}, got {reason}") from error
 
 

@@ -6,6 +6,7 @@ much is the same on every device. ``lower`` adds what the CPU needs; there ``ope
 ``.backward(…)`` emit the instructions of order k. The law of the engine is visible here: order k reads orders ≤ k and
 writes order k. Files are named as in rop/kernels/cpu; what a GPU makes of the same operations is in rop/lowering/cuda.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,4 +1,5 @@
 """Batch normalisation."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,8 +17,7 @@ class BatchNormOperation(Operation):
         self.layer = layer
         self.reads(x)
         moving = x.levels & {1, 2} or layer.affine
-        self.y = plan.value(x.shape, frozenset(ORDERS) if moving else frozenset({0}),
-                            x.needs_gradient or layer.affine)
+        self.y = plan.value(x.shape, frozenset(ORDERS) if moving else frozenset({0}), x.needs_gradient or layer.affine)
         self.channels = layer.num_features
         self.frozen = not plan.training
         self.gamma_at = plan.graph.offset(layer, "weight") if layer.affine else None
@@ -28,7 +28,7 @@ class BatchNormOperation(Operation):
         self.tables = [plan.reserve("channels", batchnorm.FIELDS * self.channels) for _ in ORDERS]
         self.totals = [plan.reserve("totals", 2 * self.channels) for _ in ORDERS]
         self.sums = plan.reserve("sums", batchnorm.SUMS * self.channels)
-        self.state = plan.reserve("state", 2 * self.channels)      # running mean, running variance
+        self.state = plan.reserve("state", 2 * self.channels)  # running mean, running variance
         if plan.gradients and self.y.needs_gradient:
             self._plan_parameter_gradients(plan)
 
@@ -49,8 +49,13 @@ class BatchNormOperation(Operation):
         return {f"table{j}": plan.panel("channels", min(j, k), direction, self.tables[min(j, k)]) for j in ORDERS}
 
     def _sizes(self, plan: Plan) -> dict[str, Operand]:
-        return {"samples": Ref("samples"), "pixels": self.y.pixels, "channels": self.channels, "lanes": plan.lanes,
-                "scratch": Ref("scratch")}
+        return {
+            "samples": Ref("samples"),
+            "pixels": self.y.pixels,
+            "channels": self.channels,
+            "lanes": plan.lanes,
+            "scratch": Ref("scratch"),
+        }
 
     def _gamma(self, plan: Plan, k: int, direction: int) -> dict[str, Operand]:
         if self.gamma_at is None:
@@ -69,37 +74,92 @@ class BatchNormOperation(Operation):
     # Passes. ----------------------------------------------------------------------------------------------------------
     def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if self.frozen:
-            code.once(batchnorm.frozen, order=k, **self._tables(plan, k, direction), channels=self.channels,
-                      mean=plan.batch("state", self.state), variance=plan.batch("state", self.state, self.channels),
-                      eps=float(self.layer.eps), **self._gamma(plan, k, direction))
+            code.once(
+                batchnorm.frozen,
+                order=k,
+                **self._tables(plan, k, direction),
+                channels=self.channels,
+                mean=plan.batch("state", self.state),
+                variance=plan.batch("state", self.state, self.channels),
+                eps=float(self.layer.eps),
+                **self._gamma(plan, k, direction),
+            )
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k not in self.y.levels:
             return
         inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k, direction)
         if not self.frozen:
-            code.tile(batchnorm.moments, sums=Ref("sums", 8 * self.sums), order=k, **inputs, table0=tables["table0"],
-                      table1=tables["table1"], **self._sizes(plan))
-            code.once(batchnorm.statistics, order=k, **tables, **self._all_tiles(plan), channels=self.channels,
-                      eps=float(self.layer.eps), **self._gamma(plan, k, direction))
-        code.tile(batchnorm.normalise, y=plan.at(self.y.buffer, k), order=k, **inputs, **tables,
-                  beta=self._beta(plan, k, direction), pixels=self.y.pixels, channels=self.channels, lanes=plan.lanes)
+            code.tile(
+                batchnorm.moments,
+                sums=Ref("sums", 8 * self.sums),
+                order=k,
+                **inputs,
+                table0=tables["table0"],
+                table1=tables["table1"],
+                **self._sizes(plan),
+            )
+            code.once(
+                batchnorm.statistics,
+                order=k,
+                **tables,
+                **self._all_tiles(plan),
+                channels=self.channels,
+                eps=float(self.layer.eps),
+                **self._gamma(plan, k, direction),
+            )
+        code.tile(
+            batchnorm.normalise,
+            y=plan.at(self.y.buffer, k),
+            order=k,
+            **inputs,
+            **tables,
+            beta=self._beta(plan, k, direction),
+            pixels=self.y.pixels,
+            channels=self.channels,
+            lanes=plan.lanes,
+        )
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         inputs, tables = plan.orders("x", self.x[0], k), self._tables(plan, k, direction)
         gradients = plan.gradients_of("g", self.g, k)
-        code.tile(batchnorm.gradient_sums, sums=Ref("sums", 8 * self.sums), order=k, **inputs, **gradients, **tables,
-                  **self._sizes(plan))
+        code.tile(
+            batchnorm.gradient_sums,
+            sums=Ref("sums", 8 * self.sums),
+            order=k,
+            **inputs,
+            **gradients,
+            **tables,
+            **self._sizes(plan),
+        )
         if not self.frozen:
             at = self.unused if self.gamma_at is None else self.gradient_at
-            code.once(batchnorm.gradient_statistics, order=k, **tables, **self._all_tiles(plan),
-                      channels=self.channels, d_gamma=plan.batch("batch", at),
-                      d_beta=plan.batch("batch", at, self.channels),
-                      **{f"totals{j}": plan.batch("totals", self.totals[min(j, k)], size=8) for j in ORDERS})
+            code.once(
+                batchnorm.gradient_statistics,
+                order=k,
+                **tables,
+                **self._all_tiles(plan),
+                channels=self.channels,
+                d_gamma=plan.batch("batch", at),
+                d_beta=plan.batch("batch", at, self.channels),
+                **{f"totals{j}": plan.batch("totals", self.totals[min(j, k)], size=8) for j in ORDERS},
+            )
         elif self.gamma_at is not None and code.wanted:
-            code.tile(batchnorm.frozen_gradients, d_gamma=plan.share(self.gradient_share, code.slot),
-                      d_beta=plan.share(self.gradient_share, code.slot, self.channels), sums=Ref("sums", 8 * self.sums),
-                      table0=tables["table0"], channels=self.channels)
+            code.tile(
+                batchnorm.frozen_gradients,
+                d_gamma=plan.share(self.gradient_share, code.slot),
+                d_beta=plan.share(self.gradient_share, code.slot, self.channels),
+                sums=Ref("sums", 8 * self.sums),
+                table0=tables["table0"],
+                channels=self.channels,
+            )
         if self.h[0] is not None:
-            code.tile(batchnorm.backward, h=plan.at(self.h[0], k), order=k, **inputs, **gradients, **tables,
-                      **self._sizes(plan))
+            code.tile(
+                batchnorm.backward,
+                h=plan.at(self.h[0], k),
+                order=k,
+                **inputs,
+                **gradients,
+                **tables,
+                **self._sizes(plan),
+            )

@@ -1,4 +1,5 @@
 """Linear and Conv2d."""
+
 from __future__ import annotations
 
 import math
@@ -17,18 +18,22 @@ from rop.lowering.geometry import Geometry
 from rop.lowering.plan import NOWHERE, Operation, Plan, Value
 from rop.program import Buffer, Code, Operand, Ref
 
-WIDE = 16384                # weights of a linear layer from which its gradient is a matrix product over all tiles
-REGROUP = 48                # fan-in from which copying the output gradient into blocks pays
-SLICES = 8                  # units for what is divided among threads
+WIDE = 16384  # weights of a linear layer from which its gradient is a matrix product over all tiles
+REGROUP = 48  # fan-in from which copying the output gradient into blocks pays
+SLICES = 8  # units for what is divided among threads
 
 
-def segments(first: np.ndarray, offset: np.ndarray, owner: np.ndarray, length: int,
-             row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+def segments(
+    first: np.ndarray, offset: np.ndarray, owner: np.ndarray, length: int, row_bytes: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Runs of ``length`` rows (first j, byte offset), sorted by owner -> segments (first j, offset, length) and their
     owners; runs that follow each other in both are joined."""
     joined = np.zeros(first.size, bool)
-    joined[1:] = ((owner[1:] == owner[:-1]) & (first[1:] == first[:-1] + length)
-                  & (offset[1:] == offset[:-1] + length * row_bytes))
+    joined[1:] = (
+        (owner[1:] == owner[:-1])
+        & (first[1:] == first[:-1] + length)
+        & (offset[1:] == offset[:-1] + length * row_bytes)
+    )
     starts = np.flatnonzero(~joined)
     lengths = np.diff(np.append(starts, first.size)) * length
     return np.stack([first[starts], offset[starts], lengths], axis=1), owner[starts]
@@ -43,17 +48,17 @@ def panels(rows: int) -> list[tuple[int, int]]:
 
 def packed(index: np.ndarray) -> np.ndarray:
     """Positions (row, j) -> panels [j][row in the panel], flat."""
-    return np.concatenate([index[first:first + m].T.ravel() for first, m in panels(len(index))])
+    return np.concatenate([index[first : first + m].T.ravel() for first, m in panels(len(index))])
 
 
 class Products(Operation):
     """Linear and Conv2d: what both have in common. How the gradient of W is made is each one's own business."""
 
     layer: Linear | Conv2d
-    rows: int                                            # outputs and inputs (of a pixel); set by Linear and Conv2d
+    rows: int  # outputs and inputs (of a pixel); set by Linear and Conv2d
     inputs: int
     groups = 1
-    forward_layout = backward_layout = IN_PANELS         # how W lies for y = W x and for Wᵀ δ
+    forward_layout = backward_layout = IN_PANELS  # how W lies for y = W x and for Wᵀ δ
 
     def __init__(self, plan: Plan, layer: Linear | Conv2d, x: Value, shape: Shape, geometry: Geometry):
         self.layer, self.source, self.geometry = layer, x, geometry
@@ -65,7 +70,7 @@ class Products(Operation):
         self.weight_at = plan.graph.offset(layer, "weight")
         self.bias_at = plan.graph.offset(layer, "bias") if layer.bias else None
         self.y = plan.value(shape, frozenset({0, 1} | ({2} if x.levels & {1, 2} else set())), True)
-        self.relu = False                                # set when a ReLU disappears into this product
+        self.relu = False  # set when a ReLU disappears into this product
         self.tied = sum(other.layer is layer for other in plan.graph.nodes) > 1
         self._tables: dict[str, Any] = {}
 
@@ -74,7 +79,7 @@ class Products(Operation):
         """(group, row, tap, channel) -> position in w."""
         shape = (self.groups, self.group_rows, self.group_inputs, self.geometry.taps)
         index = (self.weight_at + np.arange(math.prod(shape)).reshape(shape)).transpose(0, 1, 3, 2)
-        if self.source.row_order is not None:            # rows of x in another order: the columns go along
+        if self.source.row_order is not None:  # rows of x in another order: the columns go along
             index = index[..., np.argsort(self.source.row_order)]
         return index
 
@@ -126,8 +131,13 @@ class Products(Operation):
 
     def _forward_bounds(self, plan: Plan) -> int:
         pixel_in, pixel_out, tap = self.geometry.triples()
-        rows, owner = segments(tap * self.group_inputs, pixel_in * self.inputs * plan.lane_bytes, pixel_out,
-                               self.group_inputs, plan.lane_bytes if self.groups == 1 else -1)
+        rows, owner = segments(
+            tap * self.group_inputs,
+            pixel_in * self.inputs * plan.lane_bytes,
+            pixel_out,
+            self.group_inputs,
+            plan.lane_bytes if self.groups == 1 else -1,
+        )
         return plan.tables.bounded(rows, owner, self.pixels)
 
     def _backward_bounds(self, plan: Plan) -> int:
@@ -135,8 +145,13 @@ class Products(Operation):
         tap = self.geometry.reversed_tap(tap)
         order = np.lexsort((tap, pixel_in))
         pixel_in, pixel_out, tap = pixel_in[order], pixel_out[order], tap[order]
-        rows, owner = segments(tap * self.group_rows, pixel_out * self.rows * plan.lane_bytes, pixel_in,
-                               self.group_rows, plan.lane_bytes if self.groups == 1 else -1)
+        rows, owner = segments(
+            tap * self.group_rows,
+            pixel_out * self.rows * plan.lane_bytes,
+            pixel_in,
+            self.group_rows,
+            plan.lane_bytes if self.groups == 1 else -1,
+        )
         return plan.tables.bounded(rows, owner, self.image_pixels)
 
     # Passes. ----------------------------------------------------------------------------------------------------------
@@ -151,22 +166,47 @@ class Products(Operation):
             bias, bias_step = plan.parameter(k, direction, self.bias_at), plan.itemsize
         for group in range(self.groups):
             row = group * self.group_rows
-            terms = [(self._forward_weights(plan, j, direction, group),
-                      plan.at(x.buffer, i, group * self.group_inputs)) for j, i in factors]
-            code.tile(bilinear.products, c=plan.at(self.y.buffer, k, row), c_step=self.rows * plan.lane_bytes,
-                      pixels=self.pixels, rows=self.group_rows, fan=self.fan, layout=self.forward_layout,
-                      lane_bytes=plan.lane_bytes, bounds=self._table("forward", self._forward_bounds, plan),
-                      bias=bias.plus(row * bias_step), bias_step=bias_step, relu=int(self.relu and k == 0),
-                      mask=plan.at(self.y.buffer, 0, row) if self.relu and k > 0 else 0,
-                      terms=len(terms), **_factors(terms, 2))
+            terms = [
+                (self._forward_weights(plan, j, direction, group), plan.at(x.buffer, i, group * self.group_inputs))
+                for j, i in factors
+            ]
+            code.tile(
+                bilinear.products,
+                c=plan.at(self.y.buffer, k, row),
+                c_step=self.rows * plan.lane_bytes,
+                pixels=self.pixels,
+                rows=self.group_rows,
+                fan=self.fan,
+                layout=self.forward_layout,
+                lane_bytes=plan.lane_bytes,
+                bounds=self._table("forward", self._forward_bounds, plan),
+                bias=bias.plus(row * bias_step),
+                bias_step=bias_step,
+                relu=int(self.relu and k == 0),
+                mask=plan.at(self.y.buffer, 0, row) if self.relu and k > 0 else 0,
+                terms=len(terms),
+                **_factors(terms, 2),
+            )
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if self.delta is not self.g:
-            code.tile(select.rectify, y=plan.at(self.delta, k), x=plan.at(self.g, k), mask=plan.at(self.y.buffer, 0),
-                      slope=0.0, count=self.y.rows * plan.lanes)
+            code.tile(
+                select.rectify,
+                y=plan.at(self.delta, k),
+                x=plan.at(self.g, k),
+                mask=plan.at(self.y.buffer, 0),
+                slope=0.0,
+                count=self.y.rows * plan.lanes,
+            )
         if self.bias_at is not None and code.wanted:
-            code.tile(bilinear.bias_gradient, d=plan.share(self.bias_share, code.slot), g=plan.at(self.delta, k),
-                      rows=self.rows, pixels=self.pixels, lane_bytes=plan.lane_bytes)
+            code.tile(
+                bilinear.bias_gradient,
+                d=plan.share(self.bias_share, code.slot),
+                g=plan.at(self.delta, k),
+                rows=self.rows,
+                pixels=self.pixels,
+                lane_bytes=plan.lane_bytes,
+            )
         self._weight_gradient(plan, code, k)
         if self.h[0] is not None:
             self._input_gradient(plan, code, k, direction, self.h[0])
@@ -180,14 +220,28 @@ class Products(Operation):
         masked = self.source.flow.masked_by_user
         for group in range(self.groups):
             channel = group * self.group_inputs
-            terms = [(self._backward_weights(plan, j, direction, group),
-                      plan.at(self.delta, k - j, group * self.group_rows)) for j in (0, 1) if k - j >= 0]
-            code.tile(bilinear.products, c=plan.at(h, k, channel), c_step=self.inputs * plan.lane_bytes,
-                      pixels=self.image_pixels, rows=self.group_inputs, fan=self.geometry.taps * self.group_rows,
-                      layout=self.backward_layout, lane_bytes=plan.lane_bytes,
-                      bounds=self._table("back", self._backward_bounds, plan), bias=Ref("zeros", 0, 0), bias_step=0,
-                      relu=0, mask=plan.at(self.source.buffer, 0, channel) if masked else 0,
-                      terms=len(terms), **_factors(terms, 2))
+            terms = [
+                (self._backward_weights(plan, j, direction, group), plan.at(self.delta, k - j, group * self.group_rows))
+                for j in (0, 1)
+                if k - j >= 0
+            ]
+            code.tile(
+                bilinear.products,
+                c=plan.at(h, k, channel),
+                c_step=self.inputs * plan.lane_bytes,
+                pixels=self.image_pixels,
+                rows=self.group_inputs,
+                fan=self.geometry.taps * self.group_rows,
+                layout=self.backward_layout,
+                lane_bytes=plan.lane_bytes,
+                bounds=self._table("back", self._backward_bounds, plan),
+                bias=Ref("zeros", 0, 0),
+                bias_step=0,
+                relu=0,
+                mask=plan.at(self.source.buffer, 0, channel) if masked else 0,
+                terms=len(terms),
+                **_factors(terms, 2),
+            )
 
 
 class LinearProducts(Products):
@@ -223,9 +277,16 @@ class LinearProducts(Products):
 
     def prepare(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if self._transposes and k < 2 and plan.gradients and self.source.needs_gradient:
-            code.split(SLICES, bilinear.pack_transposed, w=plan.parameter(k, direction, self.weight_at),
-                       y=self._backward_weights(plan, k, direction, 0),
-                       rows=self.rows, columns=self.fan, part=Ref("number", 0, 1), parts=SLICES)
+            code.split(
+                SLICES,
+                bilinear.pack_transposed,
+                w=plan.parameter(k, direction, self.weight_at),
+                y=self._backward_weights(plan, k, direction, 0),
+                rows=self.rows,
+                columns=self.fan,
+                part=Ref("number", 0, 1),
+                parts=SLICES,
+            )
 
     def _plan_weight_gradient(self, plan: Plan) -> None:
         """Room for xᵀ of each tile, for long rows an odd number of blocks, so that they do not share cache sets; and
@@ -244,23 +305,36 @@ class LinearProducts(Products):
     def _padded_index(self) -> np.ndarray:
         """Position in w of (row, column), flat."""
         index = np.full((self.rows, self.columns), NOWHERE)
-        index[:, :self.fan] = self.weight_index().reshape(self.rows, self.fan)
+        index[:, : self.fan] = self.weight_index().reshape(self.rows, self.fan)
         return index.ravel()
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         super().forward(plan, code, k, direction)
         if plan.gradients and k in self.source.levels:
             counting = self._table("counting", lambda plan: plan.tables.put(np.arange(self.fan)), plan)
-            code.tile(bilinear.transpose, y=plan.at(self.transposed, k), y_step=self.columns * plan.itemsize,
-                      x=plan.at(self.source.buffer, k), index=counting, rows=self.fan, lanes=plan.lanes)
+            code.tile(
+                bilinear.transpose,
+                y=plan.at(self.transposed, k),
+                y_step=self.columns * plan.itemsize,
+                x=plan.at(self.source.buffer, k),
+                index=counting,
+                rows=self.fan,
+                lanes=plan.lanes,
+            )
 
     def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
         if code.wanted and not self.is_wide:
             whole = self._table("whole", lambda plan: plan.tables.put([0, 0, plan.lanes]), plan)
-            code.tile(bilinear.linear_weight_gradient, c=plan.share(self.weight_share, code.slot),
-                      c_step=self.columns * plan.itemsize, done=0, most=self.columns * plan.itemsize, segments=whole,
-                      count=self._table("one", lambda plan: plan.tables.put([1]), plan),
-                      **self._gradient_factors(plan, k, None, None))
+            code.tile(
+                bilinear.linear_weight_gradient,
+                c=plan.share(self.weight_share, code.slot),
+                c_step=self.columns * plan.itemsize,
+                done=0,
+                most=self.columns * plan.itemsize,
+                segments=whole,
+                count=self._table("one", lambda plan: plan.tables.put([1]), plan),
+                **self._gradient_factors(plan, k, None, None),
+            )
 
     def wide(self, plan: Plan, code: Code, k: int, direction: int, out: Ref) -> None:
         """Σ_j δ_j x_{k−j} over all tiles, a span of columns per unit."""
@@ -271,18 +345,37 @@ class LinearProducts(Products):
         else:
             place, step = Ref("batch", self.wide_at * plan.itemsize, SPAN), self.columns * plan.itemsize
         factors = self._gradient_factors(plan, k, 0, SPAN)
-        code.split(-(-int(factors["columns"]) // SPAN), bilinear.linear_weight_gradient, c=place, c_step=step,
-                   done=Ref("number", 0, SPAN), most=SPAN, segments=Ref("tile_segments", 0, 0),
-                   count=Ref("tile_count", 0, 0), **factors)
+        code.split(
+            -(-int(factors["columns"]) // SPAN),
+            bilinear.linear_weight_gradient,
+            c=place,
+            c_step=step,
+            done=Ref("number", 0, SPAN),
+            most=SPAN,
+            segments=Ref("tile_segments", 0, 0),
+            count=Ref("tile_count", 0, 0),
+            **factors,
+        )
 
     def _gradient_factors(self, plan: Plan, k: int, delta_step: int | None, x_step: int | None) -> dict[str, Any]:
         """What the gradient of a tile and that of all tiles have in common; steps are bytes from a unit to the next."""
-        terms = [(Ref(f"plane{j}", plan.at(self.delta, j).offset, delta_step),
-                  Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, x_step))
-                 for j in range(k + 1) if k - j in self.source.levels]
-        return {"rows": self.rows, "lane_bytes": plan.lane_bytes, "x_step": self.columns * plan.itemsize,
-                "columns": -(-self.fan * plan.itemsize // BLOCK) * BLOCK, "zeros": Ref("zeros", 0, 0),
-                "terms": len(terms), **_factors(terms, 3)}
+        terms = [
+            (
+                Ref(f"plane{j}", plan.at(self.delta, j).offset, delta_step),
+                Ref(f"plane{k - j}", plan.at(self.transposed, k - j).offset, x_step),
+            )
+            for j in range(k + 1)
+            if k - j in self.source.levels
+        ]
+        return {
+            "rows": self.rows,
+            "lane_bytes": plan.lane_bytes,
+            "x_step": self.columns * plan.itemsize,
+            "columns": -(-self.fan * plan.itemsize // BLOCK) * BLOCK,
+            "zeros": Ref("zeros", 0, 0),
+            "terms": len(terms),
+            **_factors(terms, 3),
+        }
 
 
 class ConvProducts(Products):
@@ -295,17 +388,27 @@ class ConvProducts(Products):
         shape = plan.shapes[node]
         padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])
         image = (x.shape[1] + 2 * x.border[0], x.shape[2] + 2 * x.border[1])
-        super().__init__(plan, layer, x, shape, Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride,
-                                                         padding, layer.dilation))
+        super().__init__(
+            plan,
+            layer,
+            x,
+            shape,
+            Geometry(image, (shape[1], shape[2]), layer.kernel_size, layer.stride, padding, layer.dilation),
+        )
 
     def _plan_weight_gradient(self, plan: Plan) -> None:
         x, one_group = self.source, self.groups == 1
-        self.merged = (one_group and self.inputs < DOT_COLUMNS and self.geometry.padding == (0, 0)
-                       and self.geometry.dilation[1] == 1)
+        self.merged = (
+            one_group
+            and self.inputs < DOT_COLUMNS
+            and self.geometry.padding == (0, 0)
+            and self.geometry.dilation[1] == 1
+        )
         self.output_blocks = plan.buffer(self.y.rows) if one_group and self.pixels > 1 and self.fan > REGROUP else None
-        self.input_blocks = (plan.buffer(x.rows, x.levels)
-                             if one_group and self.image_pixels > 1 and not self.merged else None)
-        index = self.weight_index().transpose(0, 2, 3, 1).ravel()                # D[group][(tap, channel), row]
+        self.input_blocks = (
+            plan.buffer(x.rows, x.levels) if one_group and self.image_pixels > 1 and not self.merged else None
+        )
+        index = self.weight_index().transpose(0, 2, 3, 1).ravel()  # D[group][(tap, channel), row]
         self.weight_share = plan.partial(index, not plan.first_use(self.layer, "weight"))
 
     def _dot_groups(self, plan: Plan) -> tuple[int, int]:
@@ -322,24 +425,50 @@ class ConvProducts(Products):
     def _weight_gradient(self, plan: Plan, code: Code, k: int) -> None:
         x = self.source
         if self.output_blocks is not None:
-            code.tile(bilinear.regroup_outputs, y=plan.at(self.output_blocks, k), x=plan.at(self.delta, k),
-                      pixels=self.pixels, rows=self.rows, lane_bytes=plan.lane_bytes)
+            code.tile(
+                bilinear.regroup_outputs,
+                y=plan.at(self.output_blocks, k),
+                x=plan.at(self.delta, k),
+                pixels=self.pixels,
+                rows=self.rows,
+                lane_bytes=plan.lane_bytes,
+            )
         if self.input_blocks is not None and k in x.levels:
-            code.tile(bilinear.regroup_inputs, y=plan.at(self.input_blocks, k), x=plan.at(x.buffer, k),
-                      pixels=self.image_pixels, rows=self.inputs, lane_bytes=plan.lane_bytes)
+            code.tile(
+                bilinear.regroup_inputs,
+                y=plan.at(self.input_blocks, k),
+                x=plan.at(x.buffer, k),
+                pixels=self.image_pixels,
+                rows=self.inputs,
+                lane_bytes=plan.lane_bytes,
+            )
         if not code.wanted:
             return
         outputs, inputs = self.output_blocks or self.delta, self.input_blocks or x.buffer
         groups, count = self._table("dots", self._dot_groups, plan)
         factors = [(j, k - j) for j in range(k + 1) if k - j in x.levels]
         for group in range(self.groups):
-            terms = [(plan.at(outputs, j, group * self.group_rows), plan.at(inputs, i, group * self.group_inputs))
-                     for j, i in factors]
+            terms = [
+                (plan.at(outputs, j, group * self.group_rows), plan.at(inputs, i, group * self.group_inputs))
+                for j, i in factors
+            ]
             place = plan.share(self.weight_share, code.slot, group * self.group_rows * self.fan)
-            code.tile(bilinear.conv_weight_gradient, d=place, rows=self.group_rows, terms=len(terms), groups=groups,
-                      group_count=count, lane_bytes=plan.lane_bytes, a_rows=self.rows, a_pixels=self.pixels,
-                      a_grouped=int(self.output_blocks is not None), b_rows=self.inputs, b_pixels=self.image_pixels,
-                      b_grouped=int(self.input_blocks is not None), **_factors(terms, 3))
+            code.tile(
+                bilinear.conv_weight_gradient,
+                d=place,
+                rows=self.group_rows,
+                terms=len(terms),
+                groups=groups,
+                group_count=count,
+                lane_bytes=plan.lane_bytes,
+                a_rows=self.rows,
+                a_pixels=self.pixels,
+                a_grouped=int(self.output_blocks is not None),
+                b_rows=self.inputs,
+                b_pixels=self.image_pixels,
+                b_grouped=int(self.input_blocks is not None),
+                **_factors(terms, 3),
+            )
 
 
 def _factors(terms: list[tuple[Ref, Ref]], most: int) -> dict[str, Operand]:

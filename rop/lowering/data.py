@@ -1,4 +1,5 @@
 """Data in."""
+
 from __future__ import annotations
 
 import math
@@ -30,9 +31,16 @@ class InputOperation(Operation):
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k == 0:
             order = self.feature_of_row()
-            code.tile(memory.load, y=plan.at(self.y.buffer, 0), x=Ref("x", 0, 0), samples=Ref("samples"),
-                      order=0 if order is None else plan.tables.put(order), rows=self.y.rows,
-                      features=math.prod(self.y.shape), lanes=plan.lanes)
+            code.tile(
+                memory.load,
+                y=plan.at(self.y.buffer, 0),
+                x=Ref("x", 0, 0),
+                samples=Ref("samples"),
+                order=0 if order is None else plan.tables.put(order),
+                rows=self.y.rows,
+                features=math.prod(self.y.shape),
+                lanes=plan.lanes,
+            )
 
 
 def data(plan: Plan, node: Node) -> Value:

@@ -1,4 +1,5 @@
 """Activations."""
+
 from __future__ import annotations
 
 from rop.kernels.cpu import elementwise
@@ -26,14 +27,27 @@ class Activation(Operation):
         if k == 0:
             a, b = (*self.layer.parameters, 0.0, 0.0)[:2]
             kernel = elementwise.activation(self.layer.function, len(self.layer.parameters))
-            code.tile(kernel, y=plan.at(self.y.buffer, 0), **kept,
-                      x=plan.at(x.buffer, 0), count=count, a=float(a), b=float(b))
+            code.tile(
+                kernel, y=plan.at(self.y.buffer, 0), **kept, x=plan.at(x.buffer, 0), count=count, a=float(a), b=float(b)
+            )
         elif k in self.y.levels:
             del kept["d3"]
-            code.tile(elementwise.forward, y=plan.at(self.y.buffer, k), order=k, **kept, count=count,
-                      **plan.orders("x", x, k, lowest=1))
+            code.tile(
+                elementwise.forward,
+                y=plan.at(self.y.buffer, k),
+                order=k,
+                **kept,
+                count=count,
+                **plan.orders("x", x, k, lowest=1),
+            )
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        code.tile(elementwise.backward, h=plan.at(self.only_h, k), order=k, **self._kept(plan),
-                  **plan.orders("x", self.x[0], k, lowest=1), **plan.gradients_of("g", self.g, k),
-                  count=self.y.rows * plan.lanes)
+        code.tile(
+            elementwise.backward,
+            h=plan.at(self.only_h, k),
+            order=k,
+            **self._kept(plan),
+            **plan.orders("x", self.x[0], k, lowest=1),
+            **plan.gradients_of("g", self.g, k),
+            count=self.y.rows * plan.lanes,
+        )

@@ -1,4 +1,5 @@
 """Windows on images: which input pixels, output pixels and taps meet."""
+
 from __future__ import annotations
 
 import math
@@ -11,7 +12,7 @@ import numpy as np
 class Geometry:
     """A convolution as (input pixel, output pixel, tap) triples; a linear layer is one pixel and one tap."""
 
-    image: tuple[int, ...]            # height and width of the stored input, border included
+    image: tuple[int, ...]  # height and width of the stored input, border included
     output: tuple[int, ...]
     kernel: tuple[int, ...] = (1, 1)
     stride: tuple[int, int] = (1, 1)
@@ -28,8 +29,11 @@ class Geometry:
         row = r * self.stride[0] + a * self.dilation[0] - self.padding[0]
         column = c * self.stride[1] + b * self.dilation[1] - self.padding[1]
         inside = (row >= 0) & (row < self.image[0]) & (column >= 0) & (column < self.image[1])
-        return ((row * self.image[1] + column)[inside], (r * self.output[1] + c)[inside],
-                (a * self.kernel[1] + b)[inside])
+        return (
+            (row * self.image[1] + column)[inside],
+            (r * self.output[1] + c)[inside],
+            (a * self.kernel[1] + b)[inside],
+        )
 
     def reversed_tap(self, tap: np.ndarray) -> np.ndarray:
         """Taps numbered with columns from right to left: then output pixels ascend with the tap."""
@@ -43,7 +47,7 @@ def adaptive_pairs(image: tuple[int, ...], output: tuple[int, ...]) -> tuple[np.
     sides = []
     for size, count in zip(image, output, strict=True):
         i, j = np.arange(count)[:, None], np.arange(size)[None, :]
-        sides.append((i * size // count <= j) & (j < -(-(i + 1) * size // count)))           # (window, pixel)
+        sides.append((i * size // count <= j) & (j < -(-(i + 1) * size // count)))  # (window, pixel)
     r, c, row, column = np.nonzero(sides[0][:, None, :, None] & sides[1][None, :, None, :])
     return row * image[1] + column, r * output[1] + c
 

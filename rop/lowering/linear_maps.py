@@ -1,4 +1,5 @@
 """Average pooling, addition, concatenation and flattening: every order goes through the same map."""
+
 from __future__ import annotations
 
 from dataclasses import replace
@@ -62,20 +63,40 @@ class AveragePool(Windows):
         """Pixels of each window, among them those of the padding if they count."""
         if isinstance(self.layer, AdaptiveAvgPool2d) or not self.layer.count_include_pad:
             return np.maximum(np.bincount(pixel_out, minlength=self.y.pixels), 1)
-        sides = zip(self.x[0].shape[1:], self.y.shape[1:], self.layer.kernel_size, self.layer.stride,
-                    self.layer.padding, strict=True)
-        rows, columns = (np.minimum(kernel, size + 2 * padding - stride * np.arange(count))
-                         for size, count, kernel, stride, padding in sides)
+        sides = zip(
+            self.x[0].shape[1:],
+            self.y.shape[1:],
+            self.layer.kernel_size,
+            self.layer.stride,
+            self.layer.padding,
+            strict=True,
+        )
+        rows, columns = (
+            np.minimum(kernel, size + 2 * padding - stride * np.arange(count))
+            for size, count, kernel, stride, padding in sides
+        )
         return np.outer(rows, columns).ravel()
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k in self.y.levels:
-            code.tile(linear_maps.weighted_sum, y=plan.at(self.y.buffer, k), x=plan.at(self.x[0].buffer, k),
-                      bounds=self.bounds(plan)[0], pixels=self.y.pixels, size=self.y.channels * plan.lane_bytes)
+            code.tile(
+                linear_maps.weighted_sum,
+                y=plan.at(self.y.buffer, k),
+                x=plan.at(self.x[0].buffer, k),
+                bounds=self.bounds(plan)[0],
+                pixels=self.y.pixels,
+                size=self.y.channels * plan.lane_bytes,
+            )
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        code.tile(linear_maps.weighted_sum, y=plan.at(self.only_h, k), x=plan.at(self.g, k),
-                  bounds=self.bounds(plan)[1], pixels=self.x[0].pixels, size=self.y.channels * plan.lane_bytes)
+        code.tile(
+            linear_maps.weighted_sum,
+            y=plan.at(self.only_h, k),
+            x=plan.at(self.g, k),
+            bounds=self.bounds(plan)[1],
+            pixels=self.x[0].pixels,
+            size=self.y.channels * plan.lane_bytes,
+        )
 
 
 def window_geometry(layer: AvgPool2d | MaxPool2d, image: Shape, output: Shape) -> Geometry:
@@ -122,8 +143,15 @@ class Sum(Operation):
         count = self.y.rows * plan.lanes
         for i, x in enumerate(present):
             if i == 0:
-                code.tile(linear_maps.copy_rows, y=plan.at(self.y.buffer, k), x=plan.at(x.buffer, k), pixels=1,
-                          y_step=0, x_step=0, count=count)
+                code.tile(
+                    linear_maps.copy_rows,
+                    y=plan.at(self.y.buffer, k),
+                    x=plan.at(x.buffer, k),
+                    pixels=1,
+                    y_step=0,
+                    x_step=0,
+                    count=count,
+                )
             else:
                 code.tile(linear_maps.add_rows, y=plan.at(self.y.buffer, k), x=plan.at(x.buffer, k), count=count)
 
@@ -148,16 +176,28 @@ class Concatenation(Operation):
         if k not in self.y.levels:
             return
         for first, x in self.parts():
-            code.tile(linear_maps.copy_rows, y=plan.at(self.y.buffer, k, first), x=plan.order(x, k),
-                      pixels=self.y.pixels, y_step=self.y.channels * plan.lane_bytes,
-                      x_step=x.channels * plan.lane_bytes, count=x.channels * plan.lanes)
+            code.tile(
+                linear_maps.copy_rows,
+                y=plan.at(self.y.buffer, k, first),
+                x=plan.order(x, k),
+                pixels=self.y.pixels,
+                y_step=self.y.channels * plan.lane_bytes,
+                x_step=x.channels * plan.lane_bytes,
+                count=x.channels * plan.lanes,
+            )
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         for (first, x), h in zip(self.parts(), self.h, strict=True):
             if h is not None:
-                code.tile(linear_maps.copy_rows, y=plan.at(h, k), x=plan.at(self.g, k, first), pixels=self.y.pixels,
-                          y_step=x.channels * plan.lane_bytes, x_step=self.y.channels * plan.lane_bytes,
-                          count=x.channels * plan.lanes)
+                code.tile(
+                    linear_maps.copy_rows,
+                    y=plan.at(h, k),
+                    x=plan.at(self.g, k, first),
+                    pixels=self.y.pixels,
+                    y_step=x.channels * plan.lane_bytes,
+                    x_step=self.y.channels * plan.lane_bytes,
+                    count=x.channels * plan.lanes,
+                )
 
 
 def in_order(plan: Plan, value: Value) -> Value:
@@ -176,6 +216,7 @@ def flatten(x: Value) -> Value:
 def add_up(plan: Plan, inputs: list[Value]) -> Value:
     orders = [x.row_order for x in inputs]
     if any(order is not None for order in orders) and not all(
-            order is not None and orders[0] is not None and np.array_equal(order, orders[0]) for order in orders):
+        order is not None and orders[0] is not None and np.array_equal(order, orders[0]) for order in orders
+    ):
         inputs = [in_order(plan, x) for x in inputs]
     return plan.add(Sum(plan, inputs))

@@ -1,4 +1,5 @@
 """The code of a pass: operations forward and backward, order by order, and their results."""
+
 from __future__ import annotations
 
 import math
@@ -12,7 +13,7 @@ from rop.lowering.loss import LossOperation
 from rop.lowering.plan import FAMILIES, Family, Partial, Plan
 from rop.program import Code, Operand, Ref
 
-SMALL = 6000                # numbers that are not worth dividing among threads
+SMALL = 6000  # numbers that are not worth dividing among threads
 
 
 def result_space(orders: Sequence[tuple[int, int]], i: int) -> str:
@@ -51,8 +52,15 @@ def emit_outputs(plan: Plan) -> Code:
     code = emit_pass(plan, [(0, 0)], ())
     shape = plan.shapes[plan.graph.output]
     order = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), 0, -1).ravel()
-    code.tile(memory.store, y=Ref("outputs"), x=plan.at(plan.output.buffer, 0), samples=Ref("samples"),
-              order=plan.tables.put(order), rows=plan.output.rows, lanes=plan.lanes)
+    code.tile(
+        memory.store,
+        y=Ref("outputs"),
+        x=plan.at(plan.output.buffer, 0),
+        samples=Ref("samples"),
+        order=plan.tables.put(order),
+        rows=plan.output.rows,
+        lanes=plan.lanes,
+    )
     return code
 
 
@@ -61,8 +69,16 @@ def _emit_preparation(plan: Plan, code: Code, k: int, direction: int) -> None:
     index, count = plan.packing()
     if k < 2 and count:
         parts = SLICES if count > SMALL else 1
-        code.split(parts, memory.gather, y=plan.panel("packed", k, direction, 0), x=plan.parameter(k, direction, 0),
-                   index=index, count=count, part=Ref("number", 0, 1), parts=parts)
+        code.split(
+            parts,
+            memory.gather,
+            y=plan.panel("packed", k, direction, 0),
+            x=plan.parameter(k, direction, 0),
+            index=index,
+            count=count,
+            part=Ref("number", 0, 1),
+            parts=parts,
+        )
     for operation in plan.operations:
         operation.prepare(plan, code, k, direction)
 
@@ -83,13 +99,28 @@ def _emit_results(plan: Plan, code: Code, k: int, direction: int, slot: int, out
     for family in FAMILIES:
         for piece in plan.slots:
             if piece.family == family:
-                _collect(plan, code, family, piece.index, out=out, partial=Ref("batch", piece.at * plan.itemsize, 0),
-                         step=0, tiles=one)
+                _collect(
+                    plan,
+                    code,
+                    family,
+                    piece.index,
+                    out=out,
+                    partial=Ref("batch", piece.at * plan.itemsize, 0),
+                    step=0,
+                    tiles=one,
+                )
         if plan.partial_index[family]:
             share = plan.share(Partial(0, family), slot)
-            _collect(plan, code, family, np.concatenate(plan.partial_index[family]), out=out,
-                     partial=Ref(share.space, share.offset, 0), step=Ref("partial_step", 0, 0),
-                     tiles=Ref("tile_count", 0, 0))
+            _collect(
+                plan,
+                code,
+                family,
+                np.concatenate(plan.partial_index[family]),
+                out=out,
+                partial=Ref(share.space, share.offset, 0),
+                step=Ref("partial_step", 0, 0),
+                tiles=Ref("tile_count", 0, 0),
+            )
     code.barrier()
 
 

@@ -3,6 +3,7 @@
 Structural zeros: ``value.levels`` holds the orders that are not identically zero. Data has {0}; behind a linear layer
 and a ReLU order 2 is still zero; products with a zero factor are never emitted.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,9 +28,9 @@ class Flow:
 
     uses: int = 0
     product_uses: int = 0
-    gradients: list[tuple[Buffer, bool]] = field(default_factory=list)      # and whether it may be added to
+    gradients: list[tuple[Buffer, bool]] = field(default_factory=list)  # and whether it may be added to
     total: Buffer | None = None
-    rectified: bool = False                  # a ReLU went into the product that made the value
+    rectified: bool = False  # a ReLU went into the product that made the value
 
     @property
     def masked_by_user(self) -> bool:
@@ -49,8 +50,8 @@ class Value:
     channels: int
     flow: Flow = field(default_factory=Flow)
     producer: Operation | None = None
-    row_order: np.ndarray | None = None      # row of each feature in the user's order, if it is not 0, 1, 2, …
-    border: tuple[int, int] = (0, 0)         # pixels of zeros stored around an image (data before a convolution)
+    row_order: np.ndarray | None = None  # row of each feature in the user's order, if it is not 0, 1, 2, …
+    border: tuple[int, int] = (0, 0)  # pixels of zeros stored around an image (data before a convolution)
 
     @property
     def rows(self) -> int:
@@ -65,16 +66,16 @@ class Family(NamedTuple):
 
 
 FAMILIES = tuple(Family(add, in_runs) for add in (False, True) for in_runs in (False, True))
-LONG_RUN = 8                # numbers on average from which it pays to move runs of w instead of single numbers
-NOWHERE = -(1 << 40)        # the position in w of partial sums that are padding; it continues no run of positions
+LONG_RUN = 8  # numbers on average from which it pays to move runs of w instead of single numbers
+NOWHERE = -(1 << 40)  # the position in w of partial sums that are padding; it continues no run of positions
 
 
 @dataclass(frozen=True)
 class Slot:
     """A piece of the parameters' gradient that is one sum for the whole batch."""
 
-    at: int                                  # in the space "batch"
-    index: np.ndarray                        # position in w of each number
+    at: int  # in the space "batch"
+    index: np.ndarray  # position in w of each number
     family: Family
 
 
@@ -93,28 +94,28 @@ class Plan:
         self.graph, self.training = graph, training
         self.itemsize = np.dtype(dtype).itemsize
         self.dtype = np.dtype(dtype)
-        self.lanes = 0                       # chosen when the size of the planes is known
+        self.lanes = 0  # chosen when the size of the planes is known
         self.tables = Tables()
         self.plane_rows = dict.fromkeys(ORDERS, 0)
         self.scratch_rows = 3
         self.sizes = dict.fromkeys(("batch", "packed", "panels", "sums", "channels", "totals", "state"), 0)
         self.partial_index: dict[Family, list[np.ndarray]] = {family: [] for family in FAMILIES}
         self.pack_index: list[np.ndarray] = []
-        self.gaps: dict[str, list[tuple[int, int]]] = defaultdict(list)      # of guard zones, by space: start, length
+        self.gaps: dict[str, list[tuple[int, int]]] = defaultdict(list)  # of guard zones, by space: start, length
         self.slots: list[Slot] = []
         self.normalisations: list[Any] = []  # the batchnorm operations
         self.shapes = graph.shapes(input_shape)
-        self.gradients = gradients           # whether there is a backward pass
+        self.gradients = gradients  # whether there is a backward pass
         self._packing: tuple[int, int] | None = None
         self._seen: set[tuple[Layer, str]] = set()
         self._users: dict[Node, list[Node]] = defaultdict(list)
         for node in graph.nodes:
             for source in node.inputs:
                 self._users[source].append(node)
-        self.into_pool: set[Node] = set()    # ReLUs that the max pooling after them takes over
+        self.into_pool: set[Node] = set()  # ReLUs that the max pooling after them takes over
         self.values: dict[Node, Value] = {}
         self.operations: list[Operation] = []
-        self.output: Value                   # the net's, in the user's order
+        self.output: Value  # the net's, in the user's order
 
     # ------------------------------------------------------------------------------------------------------- buffers
     def buffer(self, rows: int, orders: Iterable[int] = ORDERS) -> Buffer:
@@ -146,12 +147,14 @@ class Plan:
         self.sizes["packed"] += sum(part.size for part in index)
         return start
 
-    def value(self, shape: Shape, levels: frozenset[int], needs_gradient: bool,
-              border: tuple[int, int] = (0, 0)) -> Value:
+    def value(
+        self, shape: Shape, levels: frozenset[int], needs_gradient: bool, border: tuple[int, int] = (0, 0)
+    ) -> Value:
         sides = [n + 2 * b for n, b in zip(shape[1:], border, strict=True)] if border != (0, 0) else shape[1:]
         pixels = math.prod(sides)
-        return Value(shape, levels, needs_gradient, self.buffer(pixels * shape[0], levels), pixels, shape[0],
-                     border=border)
+        return Value(
+            shape, levels, needs_gradient, self.buffer(pixels * shape[0], levels), pixels, shape[0], border=border
+        )
 
     def like(self, x: Value, levels: frozenset[int]) -> Value:
         """A value of the same shape, with its rows in the same order."""
@@ -261,7 +264,7 @@ class Plan:
 
     def share(self, partial: Partial, slot: int, offset: int = 0) -> Ref:
         """A tile's share of a piece of the gradient, for the result that is collected from this slot."""
-        before = self._partial_count(*FAMILIES[:FAMILIES.index(partial.family)])
+        before = self._partial_count(*FAMILIES[: FAMILIES.index(partial.family)])
         return Ref(f"partial{slot}", (before + partial.at + offset) * self.itemsize)
 
     def packing(self) -> tuple[int, int]:
@@ -280,7 +283,7 @@ class Operation:
 
     x: tuple[Value, ...] = ()
     y: Value
-    is_wide = False                  # whether it has instructions over all tiles after they are through
+    is_wide = False  # whether it has instructions over all tiles after they are through
 
     def reads(self, *values: Value) -> None:
         self.x = values

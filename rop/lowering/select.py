@@ -1,4 +1,5 @@
 """ReLU, leaky ReLU and max pooling."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -22,8 +23,14 @@ class Rectify(Operation):
         self.y = plan.like(x, x.levels)
 
     def _pass(self, plan: Plan, code: Code, y: Ref, x: Ref) -> None:
-        code.tile(select.rectify, y=y, x=x, mask=plan.at(self.x[0].buffer, 0), slope=float(self.layer.negative_slope),
-                  count=self.y.rows * plan.lanes)
+        code.tile(
+            select.rectify,
+            y=y,
+            x=x,
+            mask=plan.at(self.x[0].buffer, 0),
+            slope=float(self.layer.negative_slope),
+            count=self.y.rows * plan.lanes,
+        )
 
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k in self.y.levels:
@@ -51,17 +58,28 @@ class MaxPool(Windows):
         if k not in self.y.levels:
             return
         common: dict[str, Operand] = {
-            "y": plan.at(self.y.buffer, k), "chosen": plan.at(self.chosen, 0), "x": plan.at(self.x[0].buffer, k),
-            "bounds": self.bounds(plan)[0], "pixels": self.y.pixels, "size": self.y.channels * plan.lane_bytes}
+            "y": plan.at(self.y.buffer, k),
+            "chosen": plan.at(self.chosen, 0),
+            "x": plan.at(self.x[0].buffer, k),
+            "bounds": self.bounds(plan)[0],
+            "pixels": self.y.pixels,
+            "size": self.y.channels * plan.lane_bytes,
+        }
         if k == 0:
             code.tile(select.pool_largest, **common, relu=int(self.relu))
         else:
             code.tile(select.pool_chosen, **common)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        code.tile(select.pool_returned, h=plan.at(self.only_h, k), chosen=plan.at(self.chosen, 0),
-                  g=plan.at(self.g, k), bounds=self.bounds(plan)[1], pixels=self.x[0].pixels,
-                  size=self.y.channels * plan.lane_bytes)
+        code.tile(
+            select.pool_returned,
+            h=plan.at(self.only_h, k),
+            chosen=plan.at(self.chosen, 0),
+            g=plan.at(self.g, k),
+            bounds=self.bounds(plan)[1],
+            pixels=self.x[0].pixels,
+            size=self.y.channels * plan.lane_bytes,
+        )
 
 
 def rectifier(plan: Plan, node: Node, layer: Rectifier, x: Value) -> Value:

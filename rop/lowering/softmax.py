@@ -1,4 +1,5 @@
 """Softmax and LogSoftmax."""
+
 from __future__ import annotations
 
 from rop.kernels.cpu import softmax
@@ -22,18 +23,31 @@ class SoftmaxOperation(Operation):
     def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
         if k not in self.y.levels:
             return
-        common: dict[str, Operand] = {"y": plan.at(self.y.buffer, k), "order": k, "y0": plan.at(self.y.buffer, 0),
-                                      **plan.orders("x", self.x[0], k), **self._sizes(plan)}
+        common: dict[str, Operand] = {
+            "y": plan.at(self.y.buffer, k),
+            "order": k,
+            "y0": plan.at(self.y.buffer, 0),
+            **plan.orders("x", self.x[0], k),
+            **self._sizes(plan),
+        }
         if self.log:
             code.tile(softmax.log_softmax, **common, p=plan.at(self.probability, 0))
         else:
             code.tile(softmax.softmax, **common)
 
     def backward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        common: dict[str, Operand] = {"h": plan.at(self.only_h, k), "order": k, **plan.gradients_of("g", self.g, k),
-                                      **self._sizes(plan)}
+        common: dict[str, Operand] = {
+            "h": plan.at(self.only_h, k),
+            "order": k,
+            **plan.gradients_of("g", self.g, k),
+            **self._sizes(plan),
+        }
         if self.log:
-            code.tile(softmax.log_softmax_backward, **common, p=plan.at(self.probability, 0),
-                      **plan.orders("y", self.y, k, lowest=1))
+            code.tile(
+                softmax.log_softmax_backward,
+                **common,
+                p=plan.at(self.probability, 0),
+                **plan.orders("y", self.y, k, lowest=1),
+            )
         else:
             code.tile(softmax.softmax_backward, **common, **plan.orders("p", self.y, k))

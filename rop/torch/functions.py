@@ -46,9 +46,11 @@ FUNCTIONS: dict[Any, Rule] = {}
 
 def rule(*targets: Any) -> Callable[[Rule], Rule]:
     """Registers a rule for functions (objects) and methods (strings)."""
+
     def register(function: Rule) -> Rule:
         FUNCTIONS.update(dict.fromkeys(targets, function))
         return function
+
     return register
 
 
@@ -67,6 +69,7 @@ ACTIVATIONS: dict[Any, tuple[Any, ...]] = {
 def _activation(kind: type[Layer], always_in_place: bool) -> Rule:
     def apply(walk: Walk, input: Any, *args: Any, inplace: bool = False, **options: Any) -> Node:
         return walk.apply(kind(*args, **options), input, inplace=inplace or always_in_place)
+
     return apply
 
 
@@ -107,49 +110,99 @@ def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Node:
 
 
 @rule(F.conv2d, torch.conv2d)
-def conv2d(walk: Walk, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0,
-           dilation: Any = 1, groups: int = 1) -> Node:
+def conv2d(
+    walk: Walk,
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Node:
     tensors = _parameters(weight, bias)
     outputs, inputs, *kernel = weight.shape
-    layer = Conv2d(inputs * groups, outputs, tuple(kernel), _pair(stride), _pair(padding), _pair(dilation), groups,
-                   bias=bias is not None)
+    layer = Conv2d(
+        inputs * groups,
+        outputs,
+        tuple(kernel),
+        _pair(stride),
+        _pair(padding),
+        _pair(dilation),
+        groups,
+        bias=bias is not None,
+    )
     return walk.apply(layer, input, tensors=tensors)
 
 
 @rule(F.batch_norm, torch.batch_norm)
-def batch_norm(walk: Walk, input: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None,
-               training: bool = False, momentum: float = 0.1, eps: float = 1e-5, *rest: Any) -> Node:
-    raise Unsupported("batchnorm as a function does not say whether it is for vectors or images; use nn.BatchNorm1d or "
-                      "nn.BatchNorm2d (as a plain module, not a subclass)")
+def batch_norm(
+    walk: Walk,
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    *rest: Any,
+) -> Node:
+    raise Unsupported(
+        "batchnorm as a function does not say whether it is for vectors or images; use nn.BatchNorm1d or "
+        "nn.BatchNorm2d (as a plain module, not a subclass)"
+    )
 
 
 def _parameters(weight: Any, bias: Any) -> dict[str, torch.Tensor]:
     given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in given.items():
         if not isinstance(tensor, torch.nn.Parameter):
-            raise Unsupported(f"expected {name} to be a parameter of the module as it is, got one that forward "
-                              "computes, or a buffer")
+            raise Unsupported(
+                f"expected {name} to be a parameter of the module as it is, got one that forward computes, or a buffer"
+            )
     return given
 
 
 # ------------------------------------------------------------------------------------------------------------- pooling
 @rule(F.max_pool2d, torch.max_pool2d)
-def max_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
-               ceil_mode: bool = False, return_indices: bool = False) -> Node:
+def max_pool2d(
+    walk: Walk,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Node:
     refuse_differences("MaxPool2d", {"dilation": dilation, "return_indices": return_indices})
     layer = MaxPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode)
     return walk.apply(layer, input, name="max_pool2d")
 
 
 @rule(F.avg_pool2d)
-def avg_pool2d(walk: Walk, input: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False,
-               count_include_pad: bool = True, divisor_override: Any = None) -> Node:
+def avg_pool2d(
+    walk: Walk,
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: Any = None,
+) -> Node:
     refuse_differences("AvgPool2d", {"divisor_override": divisor_override})
     whole = kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,))))
     if whole and stride is None and padding == 0:
         return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")
-    layer = AvgPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode,
-                      count_include_pad=count_include_pad)
+    layer = AvgPool2d(
+        _pair(kernel_size),
+        _pair(stride) or None,
+        _pair(padding),
+        ceil_mode=ceil_mode,
+        count_include_pad=count_include_pad,
+    )
     return walk.apply(layer, input, name="avg_pool2d")
 
 
@@ -237,8 +290,10 @@ def item(walk: Walk, input: Any, index: Any) -> Any:
 def product(walk: Walk, input: Any, other: Any) -> Any:
     if isinstance(input, Size) and isinstance(other, Size) and input.of is other.of:
         return Size(input.of, tuple(sorted(input.axes + other.axes)))
-    raise Unsupported("products of values are not supported: there is no layer for them; to add one see "
-                      "CONTRIBUTING.md, \"How to add a layer\"")
+    raise Unsupported(
+        "products of values are not supported: there is no layer for them; to add one see "
+        'CONTRIBUTING.md, "How to add a layer"'
+    )
 
 
 @rule(torch._assert, torch.fx._symbolic_trace._assert_is_none)
@@ -271,8 +326,10 @@ def view(walk: Walk, input: Any, *shape: Any, **options: Any) -> Node:
     if isinstance(rest, Size) and rest.of is input and rest.axes == (1, 2, 3):
         return walk.apply(Flatten(), input)
     shown = ", ".join("batch" if isinstance(s, Size) and s.axes == (0,) else str(s) for s in sizes)
-    raise Unsupported("expected a view that makes each sample a vector, such as x.view(x.size(0), -1) or x.flatten(1), "
-                      f"got x.view({shown}); there is no other reshaping layer")
+    raise Unsupported(
+        "expected a view that makes each sample a vector, such as x.view(x.size(0), -1) or x.flatten(1), "
+        f"got x.view({shown}); there is no other reshaping layer"
+    )
 
 
 # -------------------------------------------------------------------------------------------------------------- checks

@@ -82,8 +82,10 @@ def refuse_differences(name: str, given: dict[str, Any]) -> None:
 def dropout(p: float, training: bool) -> Layer:
     """Dropout that drops nothing."""
     if training and p > 0:
-        raise Unsupported(f"dropout with p={p:g} draws anew at every pass in training mode, so f has no Hessian; "
-                          "call module.eval(), or set p to 0")
+        raise Unsupported(
+            f"dropout with p={p:g} draws anew at every pass in training mode, so f has no Hessian; "
+            "call module.eval(), or set p to 0"
+        )
     return Identity()
 
 
@@ -91,10 +93,14 @@ def missing(module: nn.Module) -> str:
     """What is said about a module without a counterpart."""
     known = [kind.__name__ for kind in KINDS if isinstance(module, kind)]
     if known:
-        return (f"a subclass of nn.{known[0]} that torch.fx does not look into (parametrized or wrapped) is not "
-                "supported; make it a plain module first")
-    return (f"there is no such layer; to add one see CONTRIBUTING.md, \"How to add a layer\" (a class "
-            f"rop.{type(module).__name__} with torch's arguments is found here by its name)")
+        return (
+            f"a subclass of nn.{known[0]} that torch.fx does not look into (parametrized or wrapped) is not "
+            "supported; make it a plain module first"
+        )
+    return (
+        f'there is no such layer; to add one see CONTRIBUTING.md, "How to add a layer" (a class '
+        f"rop.{type(module).__name__} with torch's arguments is found here by its name)"
+    )
 
 
 def module_of(layer: Layer, dtype: torch.dtype) -> nn.Module:

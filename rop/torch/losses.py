@@ -18,10 +18,14 @@ from rop.layers._arguments import as_array
 from rop.layers.loss import Loss
 
 NAMES: dict[Any, str] = {
-    nn.CrossEntropyLoss: "CrossEntropy", F.cross_entropy: "CrossEntropy",
-    nn.NLLLoss: "NLL", F.nll_loss: "NLL",
-    nn.MSELoss: "MSE", F.mse_loss: "MSE",
-    nn.BCEWithLogitsLoss: "BCEWithLogits", F.binary_cross_entropy_with_logits: "BCEWithLogits",
+    nn.CrossEntropyLoss: "CrossEntropy",
+    F.cross_entropy: "CrossEntropy",
+    nn.NLLLoss: "NLL",
+    F.nll_loss: "NLL",
+    nn.MSELoss: "MSE",
+    F.mse_loss: "MSE",
+    nn.BCEWithLogitsLoss: "BCEWithLogits",
+    F.binary_cross_entropy_with_logits: "BCEWithLogits",
 }
 DATA = ("input", "target")
 OUTDATED = ("size_average", "reduce")  # torch's old way to say reduction
@@ -44,9 +48,11 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
     name = NAMES.get(what) if callable(what) else None
     if name is None or (isinstance(loss, functools.partial) and loss.args):
         known = sorted(kind.__name__ for kind in NAMES if isinstance(kind, type))
-        raise ArgumentTypeError(f"loss: expected one of torch's {', '.join(known)}, its function in "
-                                "torch.nn.functional (or a functools.partial with its options), or a loss of rop, got "
-                                f"{loss!r}")
+        raise ArgumentTypeError(
+            f"loss: expected one of torch's {', '.join(known)}, its function in "
+            "torch.nn.functional (or a functools.partial with its options), or a loss of rop, got "
+            f"{loss!r}"
+        )
     return _made(name, options)
 
 
@@ -57,8 +63,10 @@ def numbers(name: str, value: Any) -> np.ndarray:
     try:
         return value.detach().cpu().numpy()
     except (TypeError, RuntimeError, NotImplementedError) as error:  # on the meta device, sparse, bfloat16
-        raise ArgumentTypeError(f"{name}: expected a dense tensor of numbers, got one of {value.dtype} on "
-                                f"{value.device} with layout {value.layout}") from error
+        raise ArgumentTypeError(
+            f"{name}: expected a dense tensor of numbers, got one of {value.dtype} on "
+            f"{value.device} with layout {value.layout}"
+        ) from error
 
 
 def _attributes(loss: nn.Module) -> dict[str, Any]:

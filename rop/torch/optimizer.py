@@ -60,14 +60,25 @@ class SpectralRadius:
     (True, True)
     """
 
-    def __init__(self, module: nn.Module, loss: nn.Module | Callable[..., Any] | Loss, base_optimizer: Optimizer, *,
-                 mu: optim.Schedule = 0.01, K: float = 0.0, seed: int = 0, memory_limit: int | None = None,
-                 **options: Any):
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: nn.Module | Callable[..., Any] | Loss,
+        base_optimizer: Optimizer,
+        *,
+        mu: optim.Schedule = 0.01,
+        K: float = 0.0,
+        seed: int = 0,
+        memory_limit: int | None = None,
+        **options: Any,
+    ):
         if not isinstance(module, nn.Module):
             raise ArgumentTypeError(f"SpectralRadius: expected module as an nn.Module, got {type(module).__name__}")
         if not isinstance(base_optimizer, Optimizer):
-            raise ArgumentTypeError("SpectralRadius: expected base_optimizer as an optimizer of torch, such as "
-                                    f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}")
+            raise ArgumentTypeError(
+                "SpectralRadius: expected base_optimizer as an optimizer of torch, such as "
+                f"torch.optim.SGD(module.parameters(), lr=0.1), got {base_optimizer!r}"
+            )
         regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
         self._memory_limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
@@ -94,19 +105,24 @@ class SpectralRadius:
         bound.gather()
         p = bound.objective(numbers("x", x), numbers("y", y)).at(bound.w)
         gradient = p.grad
-        mu, tol = (float(optim.values(schedule, np.array([self.steps + 1]), self.epoch, f"SpectralRadius {name}")[0])
-                   for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol)))
+        mu, tol = (
+            float(optim.values(schedule, np.array([self.steps + 1]), self.epoch, f"SpectralRadius {name}")[0])
+            for name, schedule in (("mu", self.regularizer.mu), ("tol", self.regularizer.tol))
+        )
         self.found, added = None, None
         if mu:
             rate = max(float(group.get("lr", 0.0)) for group in self.param_groups)
-            self.found, added = self._penalty.at(p, self.steps, mu=mu, tol=tol, rate=rate, free=bound.free(),
-                                                 preconditioner=self._refreshed(p))
+            self.found, added = self._penalty.at(
+                p, self.steps, mu=mu, tol=tol, rate=rate, free=bound.free(), preconditioner=self._refreshed(p)
+            )
             self.rho = self.found.rho
         self.penalised = added is not None
         if not np.isfinite(p.loss) or (mu and not np.isfinite(self.rho)):
             what = "loss" if not np.isfinite(p.loss) else "spectral radius"
-            raise RopError(f"SpectralRadius: the {what} is not finite in step {self.steps + 1}; the parameters are "
-                           "those before it. A smaller learning rate or mu, or clip=..., may help")
+            raise RopError(
+                f"SpectralRadius: the {what} is not finite in step {self.steps + 1}; the parameters are "
+                "those before it. A smaller learning rate or mu, or clip=..., may help"
+            )
         bound.scatter(gradient if added is None else gradient + added)
         if bound.training:
             bound.average(p.batch_stats)
@@ -119,6 +135,7 @@ class SpectralRadius:
             return None
         if self._preconditioner is None or self.steps % self.regularizer.refresh == 0:
             from rop.kfac import kfac
+
             self._preconditioner = kfac(p, seed=self._penalty.seed)
         return self._preconditioner
 
@@ -159,8 +176,13 @@ class SpectralRadius:
     def state_dict(self) -> dict[str, Any]:
         """What a run needs to go on to the same bits, beside the module's own state_dict. (With solver "paper_lobpcg"
         the preconditioner is made anew, so there it must be loaded at a step that would do so anyway.)"""
-        return {"base_optimizer": self.base_optimizer.state_dict(), "v": torch.from_numpy(self._penalty.v.copy()),
-                "seed": self._penalty.seed, "steps": self.steps, "epoch": self.epoch}
+        return {
+            "base_optimizer": self.base_optimizer.state_dict(),
+            "v": torch.from_numpy(self._penalty.v.copy()),
+            "seed": self._penalty.seed,
+            "steps": self.steps,
+            "epoch": self.epoch,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from what state_dict returned; the module's parameters are loaded by the module."""
@@ -170,8 +192,10 @@ class SpectralRadius:
             raise ArgumentError(f"SpectralRadius: expected a state_dict with the keys {sorted(expected)}, got {got}")
         v = numbers("v", state_dict["v"])
         if v.shape != self._penalty.v.shape:
-            raise ArgumentError("SpectralRadius: expected the state of a module with as many parameters, v of shape "
-                                f"{self._penalty.v.shape}, got {v.shape}")
+            raise ArgumentError(
+                "SpectralRadius: expected the state of a module with as many parameters, v of shape "
+                f"{self._penalty.v.shape}, got {v.shape}"
+            )
         self.base_optimizer.load_state_dict(state_dict["base_optimizer"])
         self._penalty.v[:], self._penalty.seed, self._preconditioner = v, state_dict["seed"], None
         self.steps, self.epoch = state_dict["steps"], state_dict["epoch"]
@@ -204,21 +228,34 @@ class _Bound:
         """Whether batchnorm uses the batch's statistics."""
         modes = {batchnorm.training for batchnorm in self._batchnorms} or {True}
         if len(modes) > 1:
-            raise ArgumentError("SpectralRadius: expected all batchnorm layers in one mode, got some in training and "
-                                "some in evaluation mode; call module.train() or module.eval()")
+            raise ArgumentError(
+                "SpectralRadius: expected all batchnorm layers in one mode, got some in training and "
+                "some in evaluation mode; call module.train() or module.eval()"
+            )
         return modes.pop()
 
     def objective(self, x: np.ndarray, y: np.ndarray) -> Objective:
         """f on this batch; buffers are kept from batch to batch while the statistics it reads stay what they are."""
         traced, training = self.traced, self.training
         state = {} if training else traced.state()
-        same = self._objective is not None and set(state) == set(self._state) and all(
-            np.array_equal(self._state[name], state[name]) for name in state)
+        same = (
+            self._objective is not None
+            and set(state) == set(self._state)
+            and all(np.array_equal(self._state[name], state[name]) for name in state)
+        )
         if same and self._objective is not None and self._objective.training == training:
             self._objective = self._objective.with_data(x, y)
         else:
-            self._objective = Objective(traced.net, self.loss, x, y, dtype=traced.dtype, training=training,
-                                        state=state or None, memory_limit=self.memory_limit)
+            self._objective = Objective(
+                traced.net,
+                self.loss,
+                x,
+                y,
+                dtype=traced.dtype,
+                training=training,
+                state=state or None,
+                memory_limit=self.memory_limit,
+            )
             self._state = state
         return self._objective
 
@@ -254,9 +291,11 @@ def _momenta(traced: Traced) -> dict[str, float]:
     uses = [node.layer for node in traced.net.nodes if isinstance(node.layer, BatchNorm)]
     for layer in uses:
         if uses.count(layer) > 1:
-            raise ArgumentError(f"SpectralRadius: layer {traced.net.name_of(layer)} ({layer.describe()}) is used "
-                                f"{uses.count(layer)} times, so its running statistics would be averaged as often; use "
-                                "a batchnorm for each place")
+            raise ArgumentError(
+                f"SpectralRadius: layer {traced.net.name_of(layer)} ({layer.describe()}) is used "
+                f"{uses.count(layer)} times, so its running statistics would be averaged as often; use "
+                "a batchnorm for each place"
+            )
     keys = ("running_mean", "running_var")
     return {f"{traced.net.name_of(layer)}.{key}": layer.momentum for layer in uses for key in keys}
 
@@ -264,16 +303,22 @@ def _momenta(traced: Traced) -> dict[str, float]:
 def _check_device(traced: Traced) -> None:
     for slot, parameter in zip(traced.net.slots, traced.parameters, strict=True):
         if parameter.device.type != "cpu":
-            raise ArgumentError(f"SpectralRadius: expected parameters on the CPU, got {slot.name} on "
-                                f"{parameter.device}; use module.cpu()")
+            raise ArgumentError(
+                f"SpectralRadius: expected parameters on the CPU, got {slot.name} on "
+                f"{parameter.device}; use module.cpu()"
+            )
 
 
 def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
     if isinstance(base_optimizer, torch.optim.LBFGS):
-        raise ArgumentError("SpectralRadius: LBFGS evaluates the loss by itself, several times a step; expected a "
-                            "base_optimizer that takes one gradient, such as SGD or Adam")
+        raise ArgumentError(
+            "SpectralRadius: LBFGS evaluates the loss by itself, several times a step; expected a "
+            "base_optimizer that takes one gradient, such as SGD or Adam"
+        )
     known = {id(parameter) for parameter in module.parameters()}
     for group in base_optimizer.param_groups:
         if any(id(parameter) not in known for parameter in group["params"]):
-            raise ArgumentError("SpectralRadius: base_optimizer has parameters that are not the module's; make it with "
-                                "module.parameters()")
+            raise ArgumentError(
+                "SpectralRadius: base_optimizer has parameters that are not the module's; make it with "
+                "module.parameters()"
+            )

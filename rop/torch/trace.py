@@ -84,8 +84,10 @@ def trace(module: nn.Module) -> Traced:
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(f"from_torch: expected an nn.Module, got {type(module).__name__}")
     if isinstance(module, torch.jit.ScriptModule):
-        raise ArgumentTypeError("from_torch: expected an nn.Module with a forward in Python, got a scripted one; give "
-                                "the module it was made from")
+        raise ArgumentTypeError(
+            "from_torch: expected an nn.Module with a forward in Python, got a scripted one; give "
+            "the module it was made from"
+        )
     module = _unwrapped(module)
     if type(module) in KINDS:
         module = nn.Sequential(module)  # a single layer has a name, too
@@ -95,8 +97,9 @@ def trace(module: nn.Module) -> Traced:
     parameters = tuple(walk.tensors[slot.layer][slot.key] for slot in net.slots)
     _check_parameters(net, parameters)
     normalised = [layer for layer in net.layers if layer.initial_state()]
-    buffers = {f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised
-               for key in layer.initial_state()}
+    buffers = {
+        f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised for key in layer.initial_state()
+    }
     counters = tuple(walk.tensors[layer]["num_batches_tracked"] for layer in normalised)
     return Traced(net, parameters, buffers, counters, dtype)
 
@@ -135,16 +138,20 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
     defaults = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
     required = [argument for argument in arguments if argument.name not in defaults]
     if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise ArgumentError(f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
-                            f"({', '.join(map(str, arguments))}); a rop net has no second one")
+        raise ArgumentError(
+            f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
+            f"({', '.join(map(str, arguments))}); a rop net has no second one"
+        )
     tracer = _Tracer()
     try:
         return tracer.trace(module, concrete_args=defaults or None)
     except Exception as error:  # whatever forward does with a stand-in for its input
         kind = type(module.get_submodule(tracer.failed)).__name__
         where = f"{tracer.failed} ({kind})" if tracer.failed else kind
-        raise ArgumentError(f"from_torch: {where}: torch.fx cannot trace its forward: {error}; it must be a fixed "
-                            "sequence of operations, without branches or loops that depend on values") from error
+        raise ArgumentError(
+            f"from_torch: {where}: torch.fx cannot trace its forward: {error}; it must be a fixed "
+            "sequence of operations, without branches or loops that depend on values"
+        ) from error
 
 
 class Walk:
@@ -186,8 +193,10 @@ class Walk:
         self._path = self._caller(line)
         function = functions.FUNCTIONS.get(line.target)
         if function is None:
-            raise Unsupported("there is no such layer; to add one see CONTRIBUTING.md, \"How to add a layer\", then "
-                              "write its rule into rop/torch/functions.py")
+            raise Unsupported(
+                'there is no such layer; to add one see CONTRIBUTING.md, "How to add a layer", then '
+                "write its rule into rop/torch/functions.py"
+            )
         try:
             inspect.signature(function).bind(self, *args, **kwargs)
         except TypeError as error:
@@ -197,8 +206,10 @@ class Walk:
     def _read(self, source: fx.Node) -> Any:
         value = self.values[source]
         if isinstance(value, _Overwritten):
-            raise Unsupported(f"{source.name!r} was changed in place by {value.by} through another view of it; write "
-                              "that operation out of place")
+            raise Unsupported(
+                f"{source.name!r} was changed in place by {value.by} through another view of it; write "
+                "that operation out of place"
+            )
         return value
 
     def _call_module(self, path: str, *inputs: Any, **options: Any) -> Node:
@@ -213,17 +224,27 @@ class Walk:
 
     def _finish(self, value: Any) -> None:
         if not isinstance(value, Node) or value is self.input:
-            raise Unsupported(f"expected forward to return one value that it computes, got {_shown(value)}; wrap the "
-                              "module in one that returns the output you want")
+            raise Unsupported(
+                f"expected forward to return one value that it computes, got {_shown(value)}; wrap the "
+                "module in one that returns the output you want"
+            )
         self.output = value
 
     # ------------------------------------------------------------------------------------------- what functions may use
-    def apply(self, layer: Layer, *inputs: Any, name: str = "", inplace: bool = False,
-              tensors: dict[str, Tensor] | None = None) -> Node:
+    def apply(
+        self,
+        layer: Layer,
+        *inputs: Any,
+        name: str = "",
+        inplace: bool = False,
+        tensors: dict[str, Tensor] | None = None,
+    ) -> Node:
         """A new layer on nodes, named after the function that calls it."""
         if not all(isinstance(value, Node) for value in inputs):
-            raise Unsupported(f"expected values of the net, got {_shown(*inputs)}; constants and parameters are not "
-                              "added, only values of the net are")
+            raise Unsupported(
+                f"expected values of the net, got {_shown(*inputs)}; constants and parameters are not "
+                "added, only values of the net are"
+            )
         tensors = tensors or {}
         path = self._own_path(tensors) or ".".join(filter(None, (self._path, name or type(layer).__name__.lower())))
         return self._called(self._layer(layer, tensors, path), inputs, inplace)
@@ -327,15 +348,21 @@ def _dtype(module: nn.Module) -> np.dtype:
             raise ArgumentError(f"from_torch: parameter {name} has no shape yet; run the module on a batch first")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if tensor.is_meta:
-            raise ArgumentError(f"from_torch: {name} is on the meta device, where tensors have a shape but no numbers; "
-                                "use module.to_empty(device='cpu') and load its numbers first")
+            raise ArgumentError(
+                f"from_torch: {name} is on the meta device, where tensors have a shape but no numbers; "
+                "use module.to_empty(device='cpu') and load its numbers first"
+            )
         if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise ArgumentError(f"from_torch: expected {name} as a dense tensor, got {tensor.layout}, {tensor.dtype}; "
-                                "use its to_dense() or dequantize() in the module")
+            raise ArgumentError(
+                f"from_torch: expected {name} as a dense tensor, got {tensor.layout}, {tensor.dtype}; "
+                "use its to_dense() or dequantize() in the module"
+            )
     found = {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
     if len(found) > 1 or not found <= set(DTYPES):
-        raise ArgumentTypeError(f"from_torch: expected all parameters as float32 or all as float64, got "
-                                f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()")
+        raise ArgumentTypeError(
+            f"from_torch: expected all parameters as float32 or all as float64, got "
+            f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()"
+        )
     (dtype,) = found
     return DTYPES[dtype]
 
@@ -360,10 +387,12 @@ def _numpy(tensor: Tensor) -> np.ndarray:
 
 def _shown(*values: Any, **options: Any) -> str:
     """Arguments as messages show them."""
+
     def show(value: Any) -> str:
         if isinstance(value, Node):
             return "a value of the net" if value.layer is not None else "the input"
         if isinstance(value, Tensor):
             return f"a tensor of shape {tuple(value.shape)}"
         return "a size" if isinstance(value, (Size, Sizes)) else repr(value)
+
     return ", ".join([*map(show, values), *(f"{name}={show(value)}" for name, value in options.items())])

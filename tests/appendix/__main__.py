@@ -76,8 +76,10 @@ def algorithm_2_rows() -> Rows:
     for size in (0.2, 0.4, 0.6, 0.8):
         found = a.algorithm_2(POSITIVE, IDENTITY, lambda j, size=size: size, start(), 1e-8, 2_000)  # type: ignore[misc]
         yield f"Algorithm 2, λ from −1 to 2, step {size}: iterations", iterations(found), iterations(ritz)
-    both = (a.algorithm_2(NEGATIVE, IDENTITY, lambda j: 0.6, start(), 1e-8),
-            a.algorithm_2_corrected(NEGATIVE, IDENTITY, start(), 1e-8))  # fmt: skip
+    both = (
+        a.algorithm_2(NEGATIVE, IDENTITY, lambda j: 0.6, start(), 1e-8),
+        a.algorithm_2_corrected(NEGATIVE, IDENTITY, start(), 1e-8),
+    )
     yield "Algorithm 2, λ from −2 to 1, step 0.6: ρ", f"{both[0].rho:.3f}", f"{both[1].rho:.3f}"
     Ts = a.preconditioner(DEFINITE), a.preconditioner_corrected(DEFINITE, 2.02), IDENTITY
     inverse, shifted, none = (iterations(a.algorithm_2_corrected(DEFINITE, T, start(), 1e-8)) for T in Ts)

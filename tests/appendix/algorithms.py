@@ -62,8 +62,9 @@ def power_iteration_rate_corrected(first: float, second: float) -> tuple[float, 
 # ---- Algorithm 2, lines 7 to 14 --------------------------------------------------------------------------------------
 
 
-def algorithm_2(H: Array, T: Array, step: Callable[[int], float], v: Array, epsilon: float, most: int = 10_000
-                ) -> Found:
+def algorithm_2(
+    H: Array, T: Array, step: Callable[[int], float], v: Array, epsilon: float, most: int = 10_000
+) -> Found:
     """while ‖r‖ > ε: u = Hv, λ = uᵀv, r = u − λv, w = v + α̃ T r, v = w/‖w‖; then ρ = λ, v_k = v."""
     lam = np.nan
     for iteration in range(1, most + 1):

@@ -42,8 +42,9 @@ class Net:
         shapes = list(itertools.pairwise(widths))
         weights, v = ([rng.standard_normal(shape) for shape in shapes] for _ in range(2))
         biases, c = ([rng.standard_normal(to) for _, to in shapes] for _ in range(2))
-        return cls(weights, biases, v, c, rng.standard_normal(widths[0]), rng.dirichlet(np.ones(widths[-1])), bias,
-                   separable)  # fmt: skip
+        return cls(
+            weights, biases, v, c, rng.standard_normal(widths[0]), rng.dirichlet(np.ones(widths[-1])), bias, separable
+        )
 
     def loss(self, y: Tensor) -> Tensor:
         """E(y)."""

@@ -22,9 +22,11 @@ INPUTS = ("tanh", "separable_seeds", "coupled_seeds")
 PRINTED: dict[str, Equation] = {
     name: function
     for name, function in vars(equations).items()
-    if inspect.isfunction(function) and function.__module__ == equations.__name__ and not name.endswith("_corrected")
+    if inspect.isfunction(function)
+    and function.__module__ == equations.__name__
+    and not name.endswith("_corrected")
     and name not in INPUTS
-}  # fmt: skip
+}
 CORRECTED: dict[str, Equation] = {
     name: getattr(equations, f"{name}_corrected")
     for name in [*PRINTED, "dE_db"]
@@ -82,9 +84,11 @@ class Comparison:
         return {
             **named("y", truth["y"][layer]),
             **named("dE_dx", truth["dE_dx"][layer]),
-            "w": net.weights[layer], "v": net.v[layer],
-            "b": inside * net.biases[layer], "c": inside * net.c[layer],
-        }  # fmt: skip
+            "w": net.weights[layer],
+            "v": net.v[layer],
+            "b": inside * net.biases[layer],
+            "c": inside * net.c[layer],
+        }
 
     def behind(self, layer: int, full: bool) -> dict[str, Any]:
         """What a layer's outputs meet: the layer behind, or the loss."""
@@ -94,8 +98,12 @@ class Comparison:
             return {**named("dE_dx", zeros_like(output)), "w": none, "v": none, **seeds(net, output[0], full)}
         size = output[0].size
         nothing = {f"e{order or ''}": np.zeros((size,) * (order + 1 if full else 1)) for order in range(3)}
-        return {**named("dE_dx", self.truth["dE_dx"][layer + 1]), "w": net.weights[layer + 1], "v": net.v[layer + 1],
-                **nothing}  # fmt: skip
+        return {
+            **named("dE_dx", self.truth["dE_dx"][layer + 1]),
+            "w": net.weights[layer + 1],
+            "v": net.v[layer + 1],
+            **nothing,
+        }
 
     def error(self, name: str, layer: int, corrected: bool = False, **other: Any) -> float:
         """‖left − autograd's‖ / ‖autograd's‖ of an equation; `other` replaces arguments by name."""

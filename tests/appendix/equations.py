@@ -140,14 +140,16 @@ def R2_y(s: Derivatives, R_x: Array, R2_x: Array) -> Array:
 # ---- R², backward ----------------------------------------------------------------------------------------------------
 
 
-def R2_dE_dy(e1: Array, e2: Array, R_y: Array, R2_y: Array, w: Array, v: Array, R_dE_dx: Array, R2_dE_dx: Array
-             ) -> Array:
+def R2_dE_dy(
+    e1: Array, e2: Array, R_y: Array, R2_y: Array, w: Array, v: Array, R_dE_dx: Array, R2_dE_dx: Array
+) -> Array:
     """(13) R²{∂E/∂y_k} = e″_k(y_k) (R{y_k})² + e′_k(y_k) R²{y_k} + Σ_j [w_jk R²{∂E/∂x_j} + 2 v_jk R{∂E/∂x_j}]"""
     return e2 * R_y**2 + e1 * R2_y + einsum("jk,j->k", w, R2_dE_dx) + 2 * einsum("jk,j->k", v, R_dE_dx)
 
 
-def R2_dE_dy_corrected(e1: Array, e2: Array, R_y: Array, R2_y: Array, w: Array, v: Array, R_dE_dx: Array,
-                       R2_dE_dx: Array) -> Array:
+def R2_dE_dy_corrected(
+    e1: Array, e2: Array, R_y: Array, R2_y: Array, w: Array, v: Array, R_dE_dx: Array, R2_dE_dx: Array
+) -> Array:
     """R²{∂E/∂y_k} = Σ_lm ∂²e_k/∂y_l∂y_m R{y_l} R{y_m} + Σ_l ∂e_k/∂y_l R²{y_l} + Σ_j [w_kj R²{…} + 2 v_kj R{…}]"""
     seed = einsum("klm,l,m->k", e2, R_y, R_y) + einsum("kl,l->k", e1, R2_y)
     return seed + einsum("kj,j->k", w, R2_dE_dx) + 2 * einsum("kj,j->k", v, R_dE_dx)

@@ -197,6 +197,7 @@ def test_algorithm_2_finds_the_largest_eigenvalue_and_not_the_largest_magnitude(
 
 def test_algorithm_2_lacks_the_rayleigh_ritz_step() -> None:
     """The best vector of span{v, T r, p} needs no step size, and far fewer iterations than any fixed one."""
+
     def with_step(size: float) -> a.Found:
         return a.algorithm_2(POSITIVE, IDENTITY, lambda j: size, start(), 1e-8, most=2_000)
 

@@ -82,10 +82,14 @@ def test_a_batch_has_a_larger_rho_on_average() -> None:
     hessians = np.array([symmetric(rng.standard_normal(4), seed) for seed in range(8)])
     whole = np.abs(np.linalg.eigvalsh(hessians.mean(0))).max()
     means = [
-        np.mean([np.abs(np.linalg.eigvalsh(hessians[list(batch)].mean(0))).max()
-                 for batch in itertools.combinations(range(8), size)])
+        np.mean(
+            [
+                np.abs(np.linalg.eigvalsh(hessians[list(batch)].mean(0))).max()
+                for batch in itertools.combinations(range(8), size)
+            ]
+        )
         for size in (1, 2, 4, 8)
-    ]  # fmt: skip
+    ]
     assert all(larger > smaller for larger, smaller in itertools.pairwise(means))
     assert means[0] > 1.5 * whole and means[-1] == pytest.approx(whole)
 
@@ -118,8 +122,9 @@ class Counterexample:
         """p_k with the exact eigenvector."""
         H = self.hessian(sample, w)
         _, v = dominant(H)
-        return a.update(self.gradient(sample, w), a.rho(H, v), a.gradient_of_rho(H, v, self.third(sample, w, v)),
-                        self.mu, self.K)  # fmt: skip
+        return a.update(
+            self.gradient(sample, w), a.rho(H, v), a.gradient_of_rho(H, v, self.third(sample, w, v)), self.mu, self.K
+        )
 
     def run(self, steps: int, seed: int) -> np.ndarray:
         """w after so many steps of Algorithm 1, with Σ α = ∞ and Σ α² < ∞."""
@@ -180,6 +185,8 @@ def test_only_weight_decay_makes_gradients_point_to_the_origin() -> None:
     angles = np.linspace(0, 2 * math.pi, 721)
     w = 100 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     gradient = -slope / (1 + np.exp(np.clip(w @ slope, -500, 500)))[:, None]
-    least = {name: np.einsum("ij,ij->i", w, gradient + term).min()
-             for name, term in {"nothing": 0.0, "linear in f": c, "linear in ∇f": decay * w}.items()}  # fmt: skip
+    least = {
+        name: np.einsum("ij,ij->i", w, gradient + term).min()
+        for name, term in {"nothing": 0.0, "linear in f": c, "linear in ∇f": decay * w}.items()
+    }
     assert least["nothing"] <= 0 and least["linear in f"] < -1 and least["linear in ∇f"] > 100

@@ -41,8 +41,9 @@ def test_every_test_of_the_appendix_is_named() -> None:
 @pytest.mark.parametrize("module", [equations, algorithms], ids=lambda module: module.__name__)
 def test_every_function_is_mentioned(module: object) -> None:
     own = inspect.getmodule(module)
-    names = [name for name, function in inspect.getmembers(module, inspect.isfunction)
-             if inspect.getmodule(function) is own]  # fmt: skip
+    names = [
+        name for name, function in inspect.getmembers(module, inspect.isfunction) if inspect.getmodule(function) is own
+    ]
     assert names and not [name for name in names if not re.search(rf"\b{name}\b", TEXT)]
 
 

@@ -194,13 +194,19 @@ def recursion(net: Net) -> list[list[np.ndarray]]:
     for (before, s, R_x, R2_x), w, v in zip(reversed(kept), reversed(net.weights), reversed(net.v), strict=True):
         g, R_g, R2_g = q.dE_dx(s, d), q.R_dE_dx(s, R_x, d, R_d), q.R2_dE_dx(s, R_x, R2_x, d, R_d, R2_d)
         y, R_y, R2_y = before
-        gradients = (q.dE_dw_corrected(y, g), q.R_dE_dw_corrected(y, R_y, g, R_g),
-                     q.R2_dE_dw_corrected(y, R_y, R2_y, g, R_g, R2_g))  # fmt: skip
+        gradients = (
+            q.dE_dw_corrected(y, g),
+            q.R_dE_dw_corrected(y, R_y, g, R_g),
+            q.R2_dE_dw_corrected(y, R_y, R2_y, g, R_g, R2_g),
+        )
         for order, (gradient, of_x) in enumerate(zip(gradients, (g, R_g, R2_g), strict=True)):
             orders[order][:0] = [gradient, q.dE_db_corrected(of_x)]
         e, e1, e2 = (np.zeros((len(w),) * axes) for axes in (1, 2, 3))  # only the last layer meets the loss
-        d, R_d, R2_d = (q.dE_dy_corrected(e, w, g), q.R_dE_dy_corrected(e1, R_y, w, v, g, R_g),
-                        q.R2_dE_dy_corrected(e1, e2, R_y, R2_y, w, v, R_g, R2_g))  # fmt: skip
+        d, R_d, R2_d = (
+            q.dE_dy_corrected(e, w, g),
+            q.R_dE_dy_corrected(e1, R_y, w, v, g, R_g),
+            q.R2_dE_dy_corrected(e1, e2, R_y, R2_y, w, v, R_g, R2_g),
+        )
     return orders
 
 
@@ -212,8 +218,10 @@ def as_torch_nn(arrays: list[np.ndarray]) -> np.ndarray:
 def whole() -> tuple[Net, np.ndarray, np.ndarray, list[np.ndarray]]:
     """A net, its w and v as vectors, and ∇f, Hv, vᵀ∇Hv by the corrected recursion."""
     net = Net.drawn((5, 4, 6, 3), seed=5, bias="inside", separable=False)
-    w, v = (as_torch_nn([array for pair in zip(*parts, strict=True) for array in pair])
-            for parts in ((net.weights, net.biases), (net.v, net.c)))  # fmt: skip
+    w, v = (
+        as_torch_nn([array for pair in zip(*parts, strict=True) for array in pair])
+        for parts in ((net.weights, net.biases), (net.v, net.c))
+    )
     return net, w, v, [as_torch_nn(order) for order in recursion(net)]
 
 

@@ -25,8 +25,10 @@ def affordable(net: Any, shape: tuple[int, ...], batch: int) -> None:
     blocks = 0
     for node in net.nodes:
         if isinstance(node.layer, (rop.Linear, rop.Conv2d)):
-            rows, fan = node.layer.parameter_shapes()["weight"][0], math.prod(
-                node.layer.parameter_shapes()["weight"][1:])  # fmt: skip
+            rows, fan = (
+                node.layer.parameter_shapes()["weight"][0],
+                math.prod(node.layer.parameter_shapes()["weight"][1:]),
+            )
             blocks += math.prod(shapes[node][1:]) * -(-rows // 16) * -(-fan // 16) * -(-batch // 32)
     values = sum(math.prod(s) for s in shapes.values()) * -(-batch // 32)
     assume(not SIMULATED or (blocks <= MOST_BLOCKS and values <= 400))
@@ -38,8 +40,16 @@ def by_passes(f: rop.Objective, w: Any, v: Any) -> rop.Jet:
     return rop.Jet(p.loss, p.grad, p.hvp(v), p.r2(v))
 
 
-def check_device(net: Any, loss: Any, x: np.ndarray, y: np.ndarray, dtype: Any, way: Any = rop.Objective.jet,
-                 seed: int = 0, **options: Any) -> None:  # fmt: skip
+def check_device(
+    net: Any,
+    loss: Any,
+    x: np.ndarray,
+    y: np.ndarray,
+    dtype: Any,
+    way: Any = rop.Objective.jet,
+    seed: int = 0,
+    **options: Any,
+) -> None:
     """Compare loss, gradient, Hv and R² of the device with the CPU engine's."""
     x, y = cast(x, dtype), cast(y, dtype)
     w, v = point(net, seed, dtype), direction(net, seed, dtype)

@@ -64,8 +64,15 @@ def branches() -> Any:
 def images() -> Any:
     """Groups, strides, dilation and padding; a flattened image straight into a linear layer."""
     first = rop.Conv2d(2, 4, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2)
-    return rop.Sequential(first, rop.ReLU(), rop.MaxPool2d((1, 2), stride=1), rop.Conv2d(4, 4, 1, groups=4, bias=False),
-                          rop.ReLU(), rop.Flatten(), rop.Linear(24, 2)), (2, 3, 2)  # fmt: skip
+    return rop.Sequential(
+        first,
+        rop.ReLU(),
+        rop.MaxPool2d((1, 2), stride=1),
+        rop.Conv2d(4, 4, 1, groups=4, bias=False),
+        rop.ReLU(),
+        rop.Flatten(),
+        rop.Linear(24, 2),
+    ), (2, 3, 2)
 
 
 def flattened() -> Any:
@@ -463,8 +470,10 @@ def test_a_fit_goes_on_on_the_device(device: str) -> None:
 
 def test_a_fit_goes_on_in_another_precision() -> None:
     first = trained(epochs=1, device="cuda", **SETTINGS["momentum"])
-    then, like = (trained(epochs=1, device=device, start=first, dtype=np.float32, **SETTINGS["momentum"])
-                  for device in ("cuda", "cpu"))  # fmt: skip
+    then, like = (
+        trained(epochs=1, device=device, start=first, dtype=np.float32, **SETTINGS["momentum"])
+        for device in ("cuda", "cpu")
+    )
     same(then.w_last, like.w_last, 1e-5)
 
 
@@ -525,8 +534,9 @@ class Absolute(rop.Loss):
 def test_losses_are_known_by_their_kind() -> None:
     net, x, y = rop.Sequential(rop.Linear(3, 2), rop.Tanh()), normal(0, (5, 3)), normal(1, (5, 2))
     w = net.init(dtype=np.float64)
-    mine, theirs = (rop.Objective(net, loss, x, y, dtype=np.float64, device="cuda").at(w)
-                    for loss in (Squares(), rop.MSE()))  # fmt: skip
+    mine, theirs = (
+        rop.Objective(net, loss, x, y, dtype=np.float64, device="cuda").at(w) for loss in (Squares(), rop.MSE())
+    )
     assert mine.loss == theirs.loss and np.array_equal(host(mine.grad), host(theirs.grad))
     with pytest.raises(rop.ArgumentTypeError, match="Absolute"):
         rop.Objective(net, Absolute(), x, y, device="cuda")

@@ -47,8 +47,9 @@ def test_layer_agrees_with_the_cpu(
     affordable(net, shape, batch)
     loss, y = targets_for(place, layer, shapes, batch, seed)
     state = None if training else drawn_state(net, seed)
-    check_device(net, loss, normal(seed, (batch, *shape)), y, dtype, data.draw(ways), seed=seed, training=training,
-                 state=state)  # fmt: skip
+    check_device(
+        net, loss, normal(seed, (batch, *shape)), y, dtype, data.draw(ways), seed=seed, training=training, state=state
+    )
 
 
 @every_precision

@@ -449,9 +449,16 @@ def _pick_bytes(a: Array, b: Array, selector: Array) -> Array:
 # -----------------------------------------------------------------------------------------------------------------
 
 ORDERED: dict[str, Compute] = {
-    "eq": np.equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
-    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "lo": np.less,
+    "ls": np.less_equal,
+    "hi": np.greater,
+    "hs": np.greater_equal,
+}
 UNORDERED = {"equ": "eq", "ltu": "lt", "leu": "le", "gtu": "gt", "geu": "ge"}
 BOOLEAN: dict[str, Compute] = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}
 

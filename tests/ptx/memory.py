@@ -251,9 +251,7 @@ class Memory:
 
     # -- races ----------------------------------------------------------------------------------------------------
 
-    def _log(
-        self, space: Space, kind: int, place: int, threads: Array, granules: Array, values: Array | None
-    ) -> None:
+    def _log(self, space: Space, kind: int, place: int, threads: Array, granules: Array, values: Array | None) -> None:
         log = self.logs.get(space.name)
         if log is not None:
             log.add(kind, place, threads, granules, self.phase[threads], values)

@@ -83,9 +83,7 @@ def _append(program: Program, module: Module, function: Function) -> None:
             program.calls[len(program.instructions) - 1] = program.calls[len(program.instructions)] = call
             program.instructions.append(replace(instruction, opcode=RETURNED, predicate=None))
     moved.append(len(program.instructions))
-    program.instructions.append(
-        Instruction("ret", (), (), None, False, function.line, f"end of {function.name}", None)
-    )
+    program.instructions.append(Instruction("ret", (), (), None, False, function.line, f"end of {function.name}", None))
     program.owners.extend([function] * (len(program.instructions) - start))
     program.meeting_points.update(moved[place] for place in function.labels.values())
     program.meeting_points.update(place for place in program.calls if place >= start)

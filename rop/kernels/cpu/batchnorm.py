@@ -5,6 +5,7 @@ t = q r², and of a and b of the backward pass. Tiles add up their share of the 
 into the tables, tiles apply them. Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the
 tables from running statistics instead, with a = b = 0; the rest is the same.
 """
+
 from __future__ import annotations
 
 import numpy as np
@@ -16,9 +17,9 @@ from rop.layers import batchnorm as layer
 
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
 
-MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)      # rows of a channel table: m, r, q, t, a, b, s, N
+MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)  # rows of a channel table: m, r, q, t, a, b, s, N
 FIELDS = 8
-SUMS = 3                                                               # float64 per channel and tile
+SUMS = 3  # float64 per channel and tile
 
 
 @helper
@@ -106,7 +107,7 @@ def statistics(order, table0, table1, table2, sums, step, tiles, channels, eps, 
         third = 0.0
         for tile in range(n_tiles):
             one = doubles(sums + tile * step + SUMS * c * 8, SUMS)
-            if order == 0:                                         # merge (count, mean, Σ(x−mean)²)
+            if order == 0:  # merge (count, mean, Σ(x−mean)²)
                 both = count + one[0]
                 apart = one[1] - first
                 first += apart * one[0] / both
@@ -207,8 +208,9 @@ def normalise(y, order, x0, x1, x2, table0, table1, table2, beta, pixels, channe
 
 
 @kernel
-def gradient_sums(sums, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, samples, pixels, channels, lanes,
-                  scratch):
+def gradient_sums(
+    sums, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, samples, pixels, channels, lanes, scratch
+):
     """A tile's share of order k of G = Σ g and D = Σ g c."""
     mask = reals(scratch, lanes)
     valid_lanes(mask, samples)
@@ -240,8 +242,9 @@ def gradient_sums(sums, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, s
 
 
 @kernel
-def gradient_statistics(order, table0, table1, table2, sums, step, tiles, channels, totals0, totals1, totals2,
-                        d_gamma, d_beta):
+def gradient_statistics(
+    order, table0, table1, table2, sums, step, tiles, channels, totals0, totals1, totals2, d_gamma, d_beta
+):
     """Combines the tiles' G and D; a = q G / N, b = t D / N, and the gradients of γ (r D) and β (G)."""
     for c in range(channels):
         total = 0.0
@@ -296,8 +299,9 @@ def _backward_1(h, x0, x1, g0, g1, mask, m0, m1, q0, q1, a, b0, b1):
 @loop
 def _backward_2(h, x0, x1, x2, g0, g1, g2, mask, m0, m1, m2, q0, q1, q2, a, b0, b1, b2):
     for t in range(h.size):
-        h[t] = mask[t] * (q0 * g2[t] + q1 * g1[t] + q2 * g0[t] - a
-                          - b0 * (x2[t] - m2) - b1 * (x1[t] - m1) - b2 * (x0[t] - m0))
+        h[t] = mask[t] * (
+            q0 * g2[t] + q1 * g1[t] + q2 * g0[t] - a - b0 * (x2[t] - m2) - b1 * (x1[t] - m1) - b2 * (x0[t] - m0)
+        )
 
 
 @kernel
@@ -316,9 +320,39 @@ def backward(h, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, samples, 
             if order == 0:
                 _backward_0(target, u0, f0, mask, m0[c], q0[c], a[c], b0[c])
             elif order == 1:
-                _backward_1(target, u0, reals(x1 + o, lanes), f0, reals(g1 + o, lanes), mask, m0[c], m1[c],
-                            q0[c], q1[c], a[c], b0[c], b1[c])
+                _backward_1(
+                    target,
+                    u0,
+                    reals(x1 + o, lanes),
+                    f0,
+                    reals(g1 + o, lanes),
+                    mask,
+                    m0[c],
+                    m1[c],
+                    q0[c],
+                    q1[c],
+                    a[c],
+                    b0[c],
+                    b1[c],
+                )
             else:
-                _backward_2(target, u0, reals(x1 + o, lanes), reals(x2 + o, lanes), f0, reals(g1 + o, lanes),
-                            reals(g2 + o, lanes), mask, m0[c], m1[c], m2[c], q0[c], q1[c], q2[c],
-                            a[c], b0[c], b1[c], b2[c])
+                _backward_2(
+                    target,
+                    u0,
+                    reals(x1 + o, lanes),
+                    reals(x2 + o, lanes),
+                    f0,
+                    reals(g1 + o, lanes),
+                    reals(g2 + o, lanes),
+                    mask,
+                    m0[c],
+                    m1[c],
+                    m2[c],
+                    q0[c],
+                    q1[c],
+                    q2[c],
+                    a[c],
+                    b0[c],
+                    b1[c],
+                    b2[c],
+                )

@@ -3,6 +3,7 @@
 Every order of y = W x, of its input gradient Wᵀg and of its weight gradient g xᵀ is a sum of products of orders that
 add up to it; which ones, the program says (at most three, structural zeros left out). The kernels add them up.
 """
+
 from __future__ import annotations
 
 from llvmlite import ir
@@ -27,8 +28,9 @@ PACK_ROWS = 8
 
 
 @kernel
-def products(c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bias_step, relu, mask, terms,
-             a0, b0, a1, b1):
+def products(
+    c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bias_step, relu, mask, terms, a0, b0, a1, b1
+):
     """C (pixel, row, lane) = bias + Σ_terms A (row, fan) B (fan, lane), A in one of the layouts of gemm.py. bounds[p]
     is the address of the segments of pixel p; pixels of C are c_step bytes apart. With ``relu`` negative results become
     0; with ``mask``, an array that lies like C, so do those where it is ≤ 0."""
@@ -36,40 +38,122 @@ def products(c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bia
     for p in range(pixels):
         first = peek(bounds + 8 * p)
         count = (peek(bounds + 8 * p + 8) - first) // SEGMENT
-        multiply(c + p * c_step, lane_bytes, rows, a_step, layout, lane_bytes, lane_bytes, bias, bias_step,
-                 relu, mask + p * c_step if mask != 0 else 0, terms, a0, b0, a1, b1, a1, b1, first, count)
+        multiply(
+            c + p * c_step,
+            lane_bytes,
+            rows,
+            a_step,
+            layout,
+            lane_bytes,
+            lane_bytes,
+            bias,
+            bias_step,
+            relu,
+            mask + p * c_step if mask != 0 else 0,
+            terms,
+            a0,
+            b0,
+            a1,
+            b1,
+            a1,
+            b1,
+            first,
+            count,
+        )
 
 
 @kernel
-def linear_weight_gradient(c, c_step, rows, lane_bytes, done, columns, most, x_step, segments, count, zeros, terms,
-                           a0, b0, a1, b1, a2, b2):
+def linear_weight_gradient(
+    c, c_step, rows, lane_bytes, done, columns, most, x_step, segments, count, zeros, terms, a0, b0, a1, b1, a2, b2
+):
     """C (row, fan) = Σ_terms Σ_lanes g (row, lane) xᵀ (lane, fan), a matrix product over the lanes of a tile or, with a
     segment for each, of ``count`` tiles (the address of their number): then the sums over tiles stay in registers.
     ``columns`` are the bytes of a row of C in whole blocks; this unit has at most ``most`` of those after ``done``."""
-    multiply(c, c_step, rows, lane_bytes, BY_ROWS, min(most, columns - done), x_step, zeros, 0, 0, 0, terms,
-             a0, b0, a1, b1, a2, b2, segments, peek(count))
+    multiply(
+        c,
+        c_step,
+        rows,
+        lane_bytes,
+        BY_ROWS,
+        min(most, columns - done),
+        x_step,
+        zeros,
+        0,
+        0,
+        0,
+        terms,
+        a0,
+        b0,
+        a1,
+        b1,
+        a2,
+        b2,
+        segments,
+        peek(count),
+    )
 
 
 @kernel
-def conv_weight_gradient(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-                         a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+def conv_weight_gradient(
+    d,
+    rows,
+    terms,
+    a0,
+    b0,
+    a1,
+    b1,
+    a2,
+    b2,
+    groups,
+    group_count,
+    lane_bytes,
+    a_rows,
+    a_pixels,
+    a_grouped,
+    b_rows,
+    b_pixels,
+    b_grouped,
+):
     """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
-    lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped)
+    lane_dots(
+        d,
+        rows,
+        terms,
+        a0,
+        b0,
+        a1,
+        b1,
+        a2,
+        b2,
+        groups,
+        group_count,
+        lane_bytes,
+        a_rows,
+        a_pixels,
+        a_grouped,
+        b_rows,
+        b_pixels,
+        b_grouped,
+    )
 
 
 def _emit_row_sums(e: Emitter, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:
     """d[i] = Σ_pixels Σ_lanes g (pixel, i, lane) for 1 to DOT_ROWS rows."""
+
     def version(m: int):
         def pixel(p, sums):
             at = e.at(g, e.b.mul(p, pixel_bytes))
 
             def lanes(t, sums):
                 here = e.at(at, e.b.mul(t, const(VECTOR)))
-                return [e.b.fadd(total, e.load(e.at(here, e.b.mul(row_bytes, const(i)))))
-                        for i, total in enumerate(sums)]
+                return [
+                    e.b.fadd(total, e.load(e.at(here, e.b.mul(row_bytes, const(i))))) for i, total in enumerate(sums)
+                ]
+
             return e.loop(e.b.sdiv(row_bytes, const(VECTOR)), sums, lanes)
+
         return lambda: store_sums(e, e.loop(pixels, [e.number(0)] * m, pixel), d, e.bit(False))
+
     e.switch(rows, {m: version(m) for m in range(1, DOT_ROWS + 1)})
 
 
@@ -136,13 +220,16 @@ def transpose(y, y_step, x, index, rows, lanes):
 def _emit_copy_columns(e: Emitter, y, x, x_step, rows, columns) -> None:
     """y (rows, columns), contiguous, from rows of x that are x_step bytes apart; columns ≤ PANEL. One version per
     number of columns, so that a row is moved by a few instructions that touch these columns and nothing else."""
+
     def version(m: int):
         row = ir.VectorType(e.scalar, m)
 
         def move(i, _):
             e.store(e.load_as(row, e.at(x, e.b.mul(i, x_step))), e.at(y, e.b.mul(i, const(m * e.size))))
             return []
+
         return lambda: e.loop(rows, [], move)
+
     e.switch(columns, {m: version(m) for m in range(1, PANEL + 1)})
 
 
@@ -161,6 +248,11 @@ def pack_transposed(y, w, rows, columns, part, parts):
         column = 0
         for panel in range(panels):
             m = share(panels, panel, columns)
-            copy_columns(y + (column * rows + row * m) * itemsize, w + (row * columns + column) * itemsize,
-                         columns * itemsize, count, m)
+            copy_columns(
+                y + (column * rows + row * m) * itemsize,
+                w + (row * columns + column) * itemsize,
+                columns * itemsize,
+                count,
+                m,
+            )
             column += m

@@ -4,6 +4,7 @@ One call does a number of steps of Algorithm 1. All passes are tables for the in
 its tiles in the epoch's list. Sums over parameters are made slice by slice and added up in the order of the slices, in
 float64, so they do not depend on threads.
 """
+
 from __future__ import annotations
 
 from functools import partial
@@ -24,26 +25,41 @@ from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
 
 # The descriptor of a run, int64: three passes (table, stages, number of stages), then numbers and addresses.
 PASSES = 9
-(TILES, LANES, CANCEL, W, V, GRAD, HVP, R2, SIZE, SAMPLES, SCALE,
- SHARES,                    # each sample's share of what a mean divides by; 0 for reduction "sum"
- ENERGY,
- VELOCITY,                  # momentum or Adam's first moment; 0: none
- SQUARES,                   # Adam's second moment
- OUTPUT,                    # outputs of the first tile; 0: there is no accuracy
- TILE_BYTES, CLASSES, LABELS,
- NORMALISATIONS,            # a row for each batchnorm layer: channel table, channels, running mean, running variance
- NORMALISATION_COUNT,
- AVERAGING,                 # and how much of the new statistics its running averages take in, float64
- CLOCK,                     # clock_gettime, for a profile; 0: none
- SEED,
- BEFORE,                    # room for the v with which a step's products began, in case it is cancelled
- X,                         # the data
- ROW_BYTES) = range(PASSES, PASSES + 27)
+(
+    TILES,
+    LANES,
+    CANCEL,
+    W,
+    V,
+    GRAD,
+    HVP,
+    R2,
+    SIZE,
+    SAMPLES,
+    SCALE,
+    SHARES,  # each sample's share of what a mean divides by; 0 for reduction "sum"
+    ENERGY,
+    VELOCITY,  # momentum or Adam's first moment; 0: none
+    SQUARES,  # Adam's second moment
+    OUTPUT,  # outputs of the first tile; 0: there is no accuracy
+    TILE_BYTES,
+    CLASSES,
+    LABELS,
+    NORMALISATIONS,  # a row for each batchnorm layer: channel table, channels, running mean, running variance
+    NORMALISATION_COUNT,
+    AVERAGING,  # and how much of the new statistics its running averages take in, float64
+    CLOCK,  # clock_gettime, for a profile; 0: none
+    SEED,
+    BEFORE,  # room for the v with which a step's products began, in case it is cancelled
+    X,  # the data
+    ROW_BYTES,
+) = range(PASSES, PASSES + 27)
 WORDS = PASSES + 27
 
 # Settings of a run, float64.
-(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP,
- LIMIT) = range(14)
+(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP, LIMIT) = (
+    range(14)
+)
 SETTINGS = 14
 
 # Settings of a step, float64.
@@ -54,7 +70,7 @@ STEP = 3
 LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = range(10)
 REPORT = 10
 
-run: Any = None                       # bound when a version is made: the interpreter and the sums, parallel or not
+run: Any = None  # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None
 scaled: Any = None
 start: Any = None
@@ -161,11 +177,32 @@ def update_slice(d, settings, rate, scale, factor, low, high):
     """One step of the optimizer along g + factor·h, for some of the parameters."""
     w, g, h = slice_of(d[W], low, high), slice_of(d[GRAD], low, high), slice_of(d[R2], low, high)
     if settings[ADAM] != 0:
-        _adam(w, slice_of(d[VELOCITY], low, high), slice_of(d[SQUARES], low, high), g, h, real(factor), real(rate),
-              real(settings[BETA1]), real(settings[BETA2]), real(settings[EPSILON]), real(settings[DECAY]), real(scale))
+        _adam(
+            w,
+            slice_of(d[VELOCITY], low, high),
+            slice_of(d[SQUARES], low, high),
+            g,
+            h,
+            real(factor),
+            real(rate),
+            real(settings[BETA1]),
+            real(settings[BETA2]),
+            real(settings[EPSILON]),
+            real(settings[DECAY]),
+            real(scale),
+        )
     elif d[VELOCITY] != 0:
-        _sgd(w, slice_of(d[VELOCITY], low, high), g, h, real(factor), real(rate), real(settings[MOMENTUM]),
-             real(settings[DECAY]), settings[NESTEROV] != 0)
+        _sgd(
+            w,
+            slice_of(d[VELOCITY], low, high),
+            g,
+            h,
+            real(factor),
+            real(rate),
+            real(settings[MOMENTUM]),
+            real(settings[DECAY]),
+            settings[NESTEROV] != 0,
+        )
     elif factor != 0.0:
         _penalised(w, g, h, real(factor), real(rate))
     else:
@@ -202,8 +239,8 @@ def random_direction(v, seed, step):
     key = mixed(mixed(np.uint64(seed)) + np.uint64(step))
     total = 0.0
     for i in range(v.size):
-        a = float(mixed(key + np.uint64(2 * i)) >> np.uint64(11)) * 2.0 ** -53
-        b = float(mixed(key + np.uint64(2 * i + 1)) >> np.uint64(11)) * 2.0 ** -53
+        a = float(mixed(key + np.uint64(2 * i)) >> np.uint64(11)) * 2.0**-53
+        b = float(mixed(key + np.uint64(2 * i + 1)) >> np.uint64(11)) * 2.0**-53
         normal = np.sqrt(-2.0 * np.log(1.0 - a)) * np.cos(2.0 * np.pi * b)
         v[i] = real(normal)
         total += normal * normal
@@ -251,7 +288,7 @@ def _power(d, settings, tolerance, first, report, total):
         moments(u, v, total)
         value = total[1] / total[2]
         squared = total[0] - value * total[1]
-        if not squared > 1e-12 * total[0]:                # cancelled, or not a number
+        if not squared > 1e-12 * total[0]:  # cancelled, or not a number
             squared = _distance(u, v, value)
         report[RESIDUAL] = np.sqrt(squared / total[2])
         report[PRODUCTS] = iteration + 1
@@ -320,10 +357,12 @@ def _average(d):
 @intrinsic
 def _call_clock(typingctx, function, place):
     """clock_gettime(CLOCK_MONOTONIC, place), by its address."""
+
     def codegen(context, builder, signature, args):
         kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32), I64])
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), [ir.Constant(ir.IntType(32), 1), args[1]])
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64), codegen
 
 
@@ -359,7 +398,7 @@ def _penalty(d, settings, step, number, first, report, now, total):
     if not (abs(value) > settings[TARGET] and sensible and np.isfinite(value)):
         return 0.0
     run_pass(d, 2, first)
-    factor = 2.0 * np.sign(value)                         # 2: order 2 is a Taylor coefficient
+    factor = 2.0 * np.sign(value)  # 2: order 2 is a Taylor coefficient
     if settings[CLIP] > 0 or settings[LIMIT] > 0:
         r2 = reals(d[R2], d[SIZE])
         moments(r2, r2, total)
@@ -419,13 +458,27 @@ def _made(parallel: bool, dtype: Any) -> Any:
         return numba.njit(fastmath=LOOP_MATH, **options)(specialised(function, dtype, **bind))
 
     interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
-        _run_parallel if parallel else _run_serial)
+        _run_parallel if parallel else _run_serial
+    )
     one_pass = njit(_pass, run=interpreter)
     vectors = {"moments": njit(_all_moments, threads=True), "scaled": njit(_scaled, threads=True)}
-    one_penalty = njit(_penalty, run_pass=one_pass, moments=vectors["moments"], start=njit(_start, **vectors),
-                       power=njit(_power, _pass=one_pass, **vectors))
-    steps = njit(_steps, batch_scale=njit(_batch_scale), run_pass=one_pass, penalty=one_penalty,
-                 correct=njit(_correct), fetch=njit(_fetch), average=njit(_average), update=njit(_update, threads=True))
+    one_penalty = njit(
+        _penalty,
+        run_pass=one_pass,
+        moments=vectors["moments"],
+        start=njit(_start, **vectors),
+        power=njit(_power, _pass=one_pass, **vectors),
+    )
+    steps = njit(
+        _steps,
+        batch_scale=njit(_batch_scale),
+        run_pass=one_pass,
+        penalty=one_penalty,
+        correct=njit(_correct),
+        fetch=njit(_fetch),
+        average=njit(_average),
+        update=njit(_update, threads=True),
+    )
     steps._cache = KernelCache(f"descent.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
     steps.compile((types.int64,) * 7)
     steps.disable_compile()

@@ -2,6 +2,7 @@
 
 Order 0 keeps σ′, σ″, σ‴ at x⁰; every later pass, forward or backward, is then a polynomial in what is kept.
 """
+
 from __future__ import annotations
 
 import re
@@ -38,7 +39,7 @@ slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 
 
 # -------------------------------------------------------------------------------------------- order 0, per activation
-scalar: Any = None              # what these templates call: bound by ``Activation``
+scalar: Any = None  # what these templates call: bound by ``Activation``
 activate: Any = None
 
 
@@ -49,8 +50,15 @@ def _activate(y, d1, d2, d3, x, a, b):
 
 def _activation(y, d1, d2, d3, x, count, a, b):
     """y = σ(x) and its derivatives, for ``count`` numbers; a and b carry the layer's parameters."""
-    activate(reals(y, count), reals(d1, count), reals(d2, count), reals(d3, count), reals(x, count),
-             real(number_in(a)), real(number_in(b)))
+    activate(
+        reals(y, count),
+        reals(d1, count),
+        reals(d2, count),
+        reals(d3, count),
+        reals(x, count),
+        real(number_in(a)),
+        real(number_in(b)),
+    )
 
 
 class Activation(Kernel):
@@ -60,7 +68,7 @@ class Activation(Kernel):
     def __init__(self, of: Callable[..., Any], count: int):
         known = identity(of)
         self._of, self._count = of, count
-        ours = of.__module__ == layer.__name__          # compiled ahead of use, like all other kernels
+        ours = of.__module__ == layer.__name__  # compiled ahead of use, like all other kernels
         self.cache = partial(KernelCache, slow=ours) if known else lambda name: NullCache()
         self._tag = re.sub(r"\W", "", of.__name__) + "_" + (known or f"{id(of):x}")
         super().__init__(_activation, f"elementwise.{self._tag}-{count}")
@@ -72,7 +80,7 @@ class Activation(Kernel):
             body = helper(self._own(_activation), activate=loop(self._own(_activate), scalar=called))
             try:
                 return self._entry(body.made(dtype), dtype)
-            except Exception as error:                  # Numba raises all kinds
+            except Exception as error:  # Numba raises all kinds
                 refused = error
         raise refusal(self._of, scalar(dtype), (numba.from_dtype(np.dtype(dtype)),) * (1 + self._count)) or refused
 
@@ -145,8 +153,18 @@ def backward(h, order, d1, d2, d3, x1, x2, g0, g1, g2, count):
     if order == 0:
         _backward_0(reals(h, count), reals(d1, count), reals(g0, count))
     elif order == 1:
-        _backward_1(reals(h, count), reals(d1, count), reals(d2, count), reals(x1, count), reals(g0, count),
-                    reals(g1, count))
+        _backward_1(
+            reals(h, count), reals(d1, count), reals(d2, count), reals(x1, count), reals(g0, count), reals(g1, count)
+        )
     else:
-        _backward_2(reals(h, count), reals(d1, count), reals(d2, count), reals(d3, count), reals(x1, count),
-                    reals(x2, count), reals(g0, count), reals(g1, count), reals(g2, count))
+        _backward_2(
+            reals(h, count),
+            reals(d1, count),
+            reals(d2, count),
+            reals(d3, count),
+            reals(x1, count),
+            reals(x2, count),
+            reals(g0, count),
+            reals(g1, count),
+            reals(g2, count),
+        )

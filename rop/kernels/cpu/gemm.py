@@ -7,6 +7,7 @@ All terms of an order (W x¹ + V x⁰, say) are added up in registers and stored
 rows of B that meets consecutive j: a linear layer has one, a pixel of a convolution one per row of its window, so
 there is no im2col copy and padding is left out exactly.
 """
+
 from __future__ import annotations
 
 from functools import partial
@@ -19,7 +20,7 @@ from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Emitter, const, peek, ve
 
 PANEL, SPAN, DOT_COLUMNS, L1 = UNIT.panel, UNIT.span, UNIT.dot_columns, UNIT.l1
 DOT_ROWS = 4
-SEGMENT = 24                             # bytes: first j, byte offset in B, length
+SEGMENT = 24  # bytes: first j, byte offset in B, length
 # How A (row, j) lies: row after row, column after column, or in panels [j][row in the panel].
 BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)
 
@@ -32,10 +33,12 @@ def _term(e: Emitter, index: Any, addresses: tuple[Any, ...]) -> Any:
     return chosen
 
 
-def _panel_sums(e: Emitter, rows, lanes, terms, a, b, segments, segment_count, row_step, column_step,
-                b_step) -> list[Any]:
+def _panel_sums(
+    e: Emitter, rows, lanes, terms, a, b, segments, segment_count, row_step, column_step, b_step
+) -> list[Any]:
     """The sums of one panel, for each row its vectors at the offsets ``lanes``; A[j, i] lies at
     a + j·column_step + i·row_step."""
+
     def term(t, sums):
         a_t, b_t = _term(e, t, a), _term(e, t, b)
 
@@ -54,14 +57,37 @@ def _panel_sums(e: Emitter, rows, lanes, terms, a, b, segments, segment_count, r
 
             start = [e.at(a_t, e.b.mul(first, column_step)), e.at(b_t, offset)]
             return e.loop(length, [*sums, *start], step)[:-2]
+
         return e.loop(segment_count, sums, segment)
+
     return e.loop(terms, [e.number(0)] * (len(lanes) * rows), term)
 
 
-def _panel(e: Emitter, rows, lanes, c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, segment_count,
-           row_step, column_step, b_step) -> None:
-    sums = _panel_sums(e, rows, lanes, terms, (a0, a1, a2), (b0, b1, b2), segments, segment_count, row_step,
-                       column_step, b_step)
+def _panel(
+    e: Emitter,
+    rows,
+    lanes,
+    c,
+    c_step,
+    bias,
+    relu,
+    mask,
+    terms,
+    a0,
+    b0,
+    a1,
+    b1,
+    a2,
+    b2,
+    segments,
+    segment_count,
+    row_step,
+    column_step,
+    b_step,
+) -> None:
+    sums = _panel_sums(
+        e, rows, lanes, terms, (a0, a1, a2), (b0, b1, b2), segments, segment_count, row_step, column_step, b_step
+    )
     places = [e.at(e.b.mul(c_step, const(i)), lane) for i in range(rows) for lane in lanes]
     biases = [e.broadcast(e.at(bias, e.size * i)) for i in range(rows)]
     values = [e.b.fadd(total, biases[i // len(lanes)]) for i, total in enumerate(sums)]
@@ -71,7 +97,7 @@ def _panel(e: Emitter, rows, lanes, c, c_step, bias, relu, mask, terms, a0, b0, 
         with plain:
             for value, place in zip(values, places, strict=True):
                 e.store(e.b.select(e.b.fcmp_ordered("<", value, floor), floor, value), e.at(c, place))
-        with masked:                            # R{ReLU}: what was cut off at order 0 is cut off at every order
+        with masked:  # R{ReLU}: what was cut off at order 0 is cut off at every order
             for value, place in zip(values, places, strict=True):
                 off = e.b.fcmp_ordered("<=", e.load(e.at(mask, place)), zero)
                 e.store(e.b.select(off, zero, value), e.at(c, place))
@@ -88,8 +114,15 @@ def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
         return lambda: _panel(e, m, range(0, size, VECTOR), *head, step, column_step, b_step)
 
     asked = e.at(rows, e.b.mul(adjacent, const(16)), span)
-    e.switch(asked, {m + 16 * constant + size: version(m, constant, size)
-                     for m in range(1, PANEL + 1) for constant in (0, 1) for size in {BLOCK, SPAN}})
+    e.switch(
+        asked,
+        {
+            m + 16 * constant + size: version(m, constant, size)
+            for m in range(1, PANEL + 1)
+            for constant in (0, 1)
+            for size in {BLOCK, SPAN}
+        },
+    )
 
 
 panel = PerPrecision(vector_function(20, _emit_panel))
@@ -102,8 +135,28 @@ def share(parts, index, total):
 
 
 @helper
-def multiply(c, c_step, rows, a_step, layout, lane_bytes, b_step, bias, bias_step, relu, mask, terms,
-             a0, b0, a1, b1, a2, b2, segments, count):
+def multiply(
+    c,
+    c_step,
+    rows,
+    a_step,
+    layout,
+    lane_bytes,
+    b_step,
+    bias,
+    bias_step,
+    relu,
+    mask,
+    terms,
+    a0,
+    b0,
+    a1,
+    b1,
+    a2,
+    b2,
+    segments,
+    count,
+):
     """C (rows, lanes) = bias + Σ_terms A B over the given segments. a_step is the bytes from a row of A to the next, or
     from a column to the next if it lies BY_COLUMNS; in panels, what a row takes."""
     panels = (rows + PANEL - 1) // PANEL
@@ -114,9 +167,28 @@ def multiply(c, c_step, rows, a_step, layout, lane_bytes, b_step, bias, bias_ste
         column_step = itemsize if layout == BY_ROWS else a_step if layout == BY_COLUMNS else m * itemsize
         place = k * c_step
         for t in range(0, lane_bytes, SPAN):
-            panel(m, 0 if layout == BY_ROWS else 1, min(SPAN, lane_bytes - t), c + place + t, c_step,
-                  bias + bias_step * k, relu, mask + place + t if mask != 0 else 0, terms,
-                  a0 + a, b0 + t, a1 + a, b1 + t, a2 + a, b2 + t, segments, count, a_step, column_step, b_step)
+            panel(
+                m,
+                0 if layout == BY_ROWS else 1,
+                min(SPAN, lane_bytes - t),
+                c + place + t,
+                c_step,
+                bias + bias_step * k,
+                relu,
+                mask + place + t if mask != 0 else 0,
+                terms,
+                a0 + a,
+                b0 + t,
+                a1 + a,
+                b1 + t,
+                a2 + a,
+                b2 + t,
+                segments,
+                count,
+                a_step,
+                column_step,
+                b_step,
+            )
         k += m
 
 
@@ -124,6 +196,7 @@ def multiply(c, c_step, rows, a_step, layout, lane_bytes, b_step, bias, bias_ste
 def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
     """Stores the lane sums of a few vectors side by side, or adds them to what is there; four at once by a tree whose
     every step costs one shuffle (the other half of each sum is a blend)."""
+
     def store(value: Any, place: Any) -> None:
         before = e.load_as(value.type, place)
         zero = ir.Constant(value.type, None if isinstance(value.type, ir.VectorType) else 0.0)
@@ -143,7 +216,7 @@ def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
         return e.b.fadd(e.shuffle(a, b, kept), e.shuffle(a, b, moved))
 
     a, b, c, d = vectors
-    total = halved(halved(a, b, n), halved(c, d, n), n // 2)                 # lanes: a… c… b… d…
+    total = halved(halved(a, b, n), halved(c, d, n), n // 2)  # lanes: a… c… b… d…
     width = n // 4
     while width > 1:
         width //= 2
@@ -151,8 +224,30 @@ def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
     store(e.shuffle(total, total, [0, n // 2, n // 4, 3 * n // 4]), place)
 
 
-def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1, b1, a2, b2, pairs, pair_count, blocks,
-          a_pixel, b_pixel, a_row, b_row, a_block, b_block) -> None:
+def _dots(
+    e: Emitter,
+    rows: int,
+    columns: int,
+    d,
+    d_step,
+    add,
+    terms,
+    a0,
+    b0,
+    a1,
+    b1,
+    a2,
+    b2,
+    pairs,
+    pair_count,
+    blocks,
+    a_pixel,
+    b_pixel,
+    a_row,
+    b_row,
+    a_block,
+    b_block,
+) -> None:
     def term(t, sums):
         a_t, b_t = _term(e, t, (a0, a1, a2)), _term(e, t, (b0, b1, b2))
 
@@ -171,7 +266,9 @@ def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1
                         for j in range(columns):
                             sums[i * columns + j] = e.fma(vector, held[j], sums[i * columns + j])
                 return sums
+
             return e.loop(pair_count, sums, pair)
+
         return e.loop(blocks, sums, block)
 
     sums = e.loop(terms, [e.number(0)] * (rows * columns), term)
@@ -182,16 +279,40 @@ def _dots(e: Emitter, rows: int, columns: int, d, d_step, add, terms, a0, b0, a1
 
 def _emit_dots(e: Emitter, rows, columns, *rest) -> None:
     key = e.b.add(e.b.mul(rows, const(DOT_COLUMNS + 1)), columns)
-    e.switch(key, {(DOT_COLUMNS + 1) * m + n: partial(_dots, e, m, n, *rest)
-                   for m in range(1, DOT_ROWS + 1) for n in range(1, DOT_COLUMNS + 1)})
+    e.switch(
+        key,
+        {
+            (DOT_COLUMNS + 1) * m + n: partial(_dots, e, m, n, *rest)
+            for m in range(1, DOT_ROWS + 1)
+            for n in range(1, DOT_COLUMNS + 1)
+        },
+    )
 
 
 dots = PerPrecision(vector_function(21, _emit_dots))
 
 
 @helper
-def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_bytes,
-              a_rows, a_pixels, a_grouped, b_rows, b_pixels, b_grouped):
+def lane_dots(
+    d,
+    rows,
+    terms,
+    a0,
+    b0,
+    a1,
+    b1,
+    a2,
+    b2,
+    groups,
+    group_count,
+    lane_bytes,
+    a_rows,
+    a_pixels,
+    a_grouped,
+    b_rows,
+    b_pixels,
+    b_grouped,
+):
     """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
     of j, address of its pairs of pixels, number of pairs). DOT_ROWS k and DOT_COLUMNS j stay in L1 while the taps go
     by; if they do not fit for all terms together, terms are taken one by one and added up in D instead of in registers,
@@ -221,7 +342,27 @@ def lane_dots(d, rows, terms, a0, b0, a1, b1, a2, b2, groups, group_count, lane_
                 b_term = b + part % apart * b_block + (b0 if term == 0 else b1 if term == 1 else b2)
                 for group in range(groups, groups + 32 * group_count, 32):
                     place = d + ((peek(group) + j) * rows + k) * itemsize
-                    dots(m, n, place, itemsize * rows, part, terms if together else 1, a_term, b_term, a1 + a, b1 + b,
-                         a2 + a, b2 + b, peek(group + 16), peek(group + 24), blocks if together else blocks // apart,
-                         a_pixel, b_pixel, a_row, b_row, a_block, b_block)
+                    dots(
+                        m,
+                        n,
+                        place,
+                        itemsize * rows,
+                        part,
+                        terms if together else 1,
+                        a_term,
+                        b_term,
+                        a1 + a,
+                        b1 + b,
+                        a2 + a,
+                        b2 + b,
+                        peek(group + 16),
+                        peek(group + 24),
+                        blocks if together else blocks // apart,
+                        a_pixel,
+                        b_pixel,
+                        a_row,
+                        b_row,
+                        a_block,
+                        b_block,
+                    )
             j += n

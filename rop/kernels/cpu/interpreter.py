@@ -8,6 +8,7 @@ in the whole batch. So a kernel gets plain addresses and numbers, and tiles exis
 A stage is a range of instructions and a number of units; units of a stage run in parallel, stages one after another.
 Every unit writes to places of its own, so results do not depend on the number of threads.
 """
+
 from __future__ import annotations
 
 import os
@@ -22,9 +23,9 @@ from numba.extending import intrinsic
 from rop.kernels.compile import LOOP_MATH, KernelCache
 from rop.kernels.cpu.vector import I64, const, peek
 
-OPERANDS = 24                         # the most that an instruction may have
-ROW = 1 + 3 * OPERANDS                # int64 per instruction: kernel, bases, steps per unit, steps per chunk
-STAGE = 3                             # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
+OPERANDS = 24  # the most that an instruction may have
+ROW = 1 + 3 * OPERANDS  # int64 per instruction: kernel, bases, steps per unit, steps per chunk
+STAGE = 3  # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
 TILES = -1
 
 
@@ -32,6 +33,7 @@ def _operand_loader(count: int) -> Any:
     @intrinsic
     def operands(typingctx, row, unit, first):
         """The values of an instruction's operands, as a tuple."""
+
         def codegen(context, builder, signature, args):
             row, unit, first = args
 
@@ -40,11 +42,14 @@ def _operand_loader(count: int) -> Any:
 
             values = []
             for i in range(count):
-                steps = builder.add(builder.mul(unit, field(1 + OPERANDS + i)),
-                                    builder.mul(first, field(1 + 2 * OPERANDS + i)))
+                steps = builder.add(
+                    builder.mul(unit, field(1 + OPERANDS + i)), builder.mul(first, field(1 + 2 * OPERANDS + i))
+                )
                 values.append(builder.add(field(1 + i), steps))
             return context.make_tuple(builder, signature.return_type, values)
+
         return types.UniTuple(types.int64, count)(types.int64, types.int64, types.int64), codegen
+
     return operands
 
 
@@ -54,6 +59,7 @@ def entry(body: Callable[..., Any], count: int, name: str) -> Callable[[int, int
 
     def call(row, unit, first):
         body(*operands(row, unit, first))
+
     call.__name__ = call.__qualname__ = name.replace(".", "_")
     return call
 
@@ -61,10 +67,12 @@ def entry(body: Callable[..., Any], count: int, name: str) -> Callable[[int, int
 @intrinsic
 def _call(typingctx, function, row, unit, first):
     """Calls a kernel by its address."""
+
     def codegen(context, builder, signature, args):
         kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
         builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
         return context.get_dummy_value()
+
     return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
@@ -108,7 +116,7 @@ def _cached(function: Callable[..., Any], parallel: bool) -> Any:
 
 
 _runners: dict[bool, Any] = {}
-SPINS = "10000"                       # about a tenth of a millisecond: longer than the Python between two calls
+SPINS = "10000"  # about a tenth of a millisecond: longer than the Python between two calls
 
 
 def load_threads() -> None:

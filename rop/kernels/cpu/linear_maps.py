@@ -1,4 +1,5 @@
 """Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+
 from __future__ import annotations
 
 from rop.kernels.compile import PerPrecision, itemsize, kernel, loop
@@ -9,6 +10,7 @@ from rop.kernels.cpu.vector import VECTOR, Emitter, const, peek, vector_function
 
 def _emit_weighted(e: Emitter, y, x, entries, count, size) -> None:
     """y = Σ coefficient · x over the entries (byte offset, bits of the coefficient as float64)."""
+
     def vector(i, _):
         lane = e.b.mul(i, const(VECTOR))
 
@@ -16,8 +18,10 @@ def _emit_weighted(e: Emitter, y, x, entries, count, size) -> None:
             where = e.at(entries, e.b.mul(j, const(ENTRY)))
             coefficient = e.splat(e.load_scalar(e.at(where, 8)))
             return [e.fma(coefficient, e.load(e.at(x, e.load_int(where), lane)), total[0])]
+
         e.store(e.loop(count, [e.number(0)], add)[0], e.at(y, lane))
         return []
+
     e.loop(e.b.sdiv(size, const(VECTOR)), [], vector)
 
 

@@ -4,6 +4,7 @@ Targets lie in the user's order (sample, class, pixel) and are looked up by the 
 is negative is padding and has weight 0. ``scale`` is the address of 1/total (or 1), a float64. Order 0 leaves the
 weights of the lanes in ``omega`` (pixel, lane) for the orders after it.
 """
+
 from __future__ import annotations
 
 from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
@@ -84,8 +85,9 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
 
 
 @kernel
-def cross_entropy(g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes,
-                  scratch):
+def cross_entropy(
+    g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes, scratch
+):
     """g_k = ω p_k (− q at order 0) with p = softmax(z); order 0 is kept in p."""
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
@@ -190,5 +192,6 @@ def energy(result, order, g0, g1, z1, z2, count):
     if order == 1:
         doubles(result, 1)[0] = _dot(reals(g0, count), reals(z1, count))
     else:
-        doubles(result, 1)[0] = (_dot(reals(g1, count), reals(z1, count)) / 2.0
-                                 + _dot(reals(g0, count), reals(z2, count)))
+        doubles(result, 1)[0] = _dot(reals(g1, count), reals(z1, count)) / 2.0 + _dot(
+            reals(g0, count), reals(z2, count)
+        )

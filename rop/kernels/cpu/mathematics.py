@@ -4,6 +4,7 @@ exp and expm1 reduce x = n·ln 2 + r with |r| ≤ ln 2 / 2 and sum the Taylor se
 13 give float64); tanh follows. log takes x = 2ⁿ·m with √½ ≤ m < √2 and sums the series of 2·artanh((m − 1)/(m + 1)).
 Functions without a version here are Python's, one lane at a time.
 """
+
 from __future__ import annotations
 
 import math
@@ -27,11 +28,14 @@ def _power_of_two(dtype: Any) -> Any:
     @intrinsic
     def power_of_two(typingctx, n):
         """2ⁿ for a whole number n within the exponent's range, by its bits."""
+
         def codegen(context, builder, signature, args):
             whole = builder.fptosi(args[0], integer)
             shifted = builder.shl(builder.add(whole, ir.Constant(integer, bias)), ir.Constant(integer, mantissa))
             return builder.bitcast(shifted, context.get_value_type(scalar))
+
         return scalar(scalar), codegen
+
     return power_of_two
 
 
@@ -45,24 +49,29 @@ def _parts(dtype: Any) -> tuple[Any, Any]:
     scalar = types.float32 if dtype == np.float32 else types.float64
 
     def whole(builder: Any, number: Any) -> Any:
-        return builder.ashr(builder.sub(number, ir.Constant(integer, root)), shift)     # root: √½ by its bits
+        return builder.ashr(builder.sub(number, ir.Constant(integer, root)), shift)  # root: √½ by its bits
 
     @intrinsic
     def exponent(typingctx, x):
         """The n with √½ ≤ x / 2ⁿ < √2, for a normal x > 0."""
+
         def codegen(context, builder, signature, args):
             number = builder.bitcast(args[0], integer)
             return builder.sitofp(whole(builder, number), context.get_value_type(scalar))
+
         return scalar(scalar), codegen
 
     @intrinsic
     def fraction(typingctx, x):
         """x / 2ⁿ for that n."""
+
         def codegen(context, builder, signature, args):
             number = builder.bitcast(args[0], integer)
             scaled = builder.sub(number, builder.shl(whole(builder, number), shift))
             return builder.bitcast(scaled, context.get_value_type(scalar))
+
         return scalar(scalar), codegen
+
     return exponent, fraction
 
 
@@ -126,13 +135,15 @@ series = PerPrecision(lambda dtype: _compiled(_series_float32 if dtype == np.flo
 artanh = PerPrecision(lambda dtype: _compiled(_artanh_float32 if dtype == np.float32 else _artanh_float64, dtype))
 
 # x beyond which 2ⁿ leaves the normal numbers, and ln 2 in two parts, the first short enough for n·high to be exact
-_LIMITS = {np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
-           np.float64: (-708.0, 709.782712893384, 6.93147180369123816490e-01, 1.90821492927058770002e-10)}
+_LIMITS = {
+    np.float32: (-87.0, 88.72284, 0.693359375, -2.12194440e-4),
+    np.float64: (-708.0, 709.782712893384, 6.93147180369123816490e-01, 1.90821492927058770002e-10),
+}
 
 
-limits: Any = ()                # bound per precision: the numbers above
-infinity: Any = np.inf          # likewise: a float64 among float32 would make all that follows float64
-smallest: Any = 0.0             # likewise: the smallest normal number
+limits: Any = ()  # bound per precision: the numbers above
+infinity: Any = np.inf  # likewise: a float64 among float32 would make all that follows float64
+smallest: Any = 0.0  # likewise: the smallest normal number
 expm1: Any = None
 
 
@@ -141,7 +152,7 @@ def _exp(x):
     inside = min(max(x, low), high)
     n = np.floor(inside * 1.4426950408889634 + 0.5)
     r = (inside - n * ln2_high) - n * ln2_low
-    half = power_of_two(n - 1)                               # n may be one too large for the exponent: two steps
+    half = power_of_two(n - 1)  # n may be one too large for the exponent: two steps
     y = (half * series(r) + half) * 2
     return x if x != x else (y if x >= low else 0.0) if x <= high else infinity
 
@@ -176,11 +187,18 @@ def _log(x):
 
 
 def _functions(dtype: Any) -> dict[str, Any]:
-    bind = {"limits": tuple(dtype(value) for value in _LIMITS[dtype]), "infinity": dtype(np.inf),
-            "smallest": np.finfo(dtype).tiny}
+    bind = {
+        "limits": tuple(dtype(value) for value in _LIMITS[dtype]),
+        "infinity": dtype(np.inf),
+        "smallest": np.finfo(dtype).tiny,
+    }
     expm1 = _compiled(_expm1, dtype, **bind)
-    return {"exp": _compiled(_exp, dtype, **bind), "expm1": expm1, "tanh": _compiled(_tanh, dtype, expm1=expm1),
-            "log": _compiled(_log, dtype, **bind)}
+    return {
+        "exp": _compiled(_exp, dtype, **bind),
+        "expm1": expm1,
+        "tanh": _compiled(_tanh, dtype, expm1=expm1),
+        "log": _compiled(_log, dtype, **bind),
+    }
 
 
 def _module(dtype: Any, original: pytypes.ModuleType = math) -> pytypes.ModuleType:
@@ -198,6 +216,6 @@ def _versions(dtype: Any) -> dict[Any, Any]:
 
 functions = PerPrecision(_functions)
 vector_math = PerPrecision(_module)
-versions = PerPrecision(_versions)      # of modules and functions, for ``scalar.compilable``
+versions = PerPrecision(_versions)  # of modules and functions, for ``scalar.compilable``
 exp = PerPrecision(lambda dtype: functions.made(dtype)["exp"])
 log = PerPrecision(lambda dtype: functions.made(dtype)["log"])

@@ -1,4 +1,5 @@
 """Addresses as arrays, and the moving of rows: data in, outputs out, parameters into panels."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -40,7 +41,7 @@ def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
         sample = e.b.select(e.b.icmp_signed("<", sample, const(0)), e.b.xor(sample, const(-1)), sample)
         rows.append(e.load(e.at(x, e.b.mul(sample, x_step))))
     width = 1
-    while width < e.lanes:                    # swap ever larger off-diagonal blocks
+    while width < e.lanes:  # swap ever larger off-diagonal blocks
         for i in range(e.lanes):
             if not i & width:
                 a, b = rows[i], rows[i + width]
@@ -63,8 +64,9 @@ def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
         lane = min(t, lanes - width)
         for row in range(0, rows, width):
             start = min(row, rows - width)
-            transpose_block(y + start * y_step + lane * itemsize, y_step, x + start * itemsize, x_step,
-                            index + 8 * lane)
+            transpose_block(
+                y + start * y_step + lane * itemsize, y_step, x + start * itemsize, x_step, index + 8 * lane
+            )
 
 
 @kernel
@@ -129,6 +131,7 @@ def collect(out, partial, step, tiles, index, count, add, part, parts):
 
 def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:
     """out[i] (+)= Σ_tiles x[tile][i] for i < count; tiles are ``step`` bytes apart."""
+
     def block(i, _):
         here = e.b.mul(i, const(VECTOR))
         lanes = e.first_lanes(e.b.sub(count, e.b.mul(i, const(e.lanes))))
@@ -137,8 +140,10 @@ def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:
 
         def tile(t, total):
             return [e.b.fadd(total[0], e.load_some(e.at(x, here, e.b.mul(t, step)), lanes))]
+
         e.store_some(e.loop(tiles, [before], tile)[0], place, lanes)
         return []
+
     e.loop(e.b.sdiv(e.at(count, e.lanes - 1), const(e.lanes)), [], block)
 
 
@@ -152,5 +157,11 @@ def collect_runs(out, partial, step, tiles, runs, count, add, part, parts):
     tile_count = integers(tiles, 1)[0]
     table = integers(runs, 3 * count)
     for run in range(count * part // parts, count * (part + 1) // parts):
-        total_of_tiles(out + table[3 * run + 1] * itemsize, partial + table[3 * run] * itemsize, step, tile_count,
-                       table[3 * run + 2], add)
+        total_of_tiles(
+            out + table[3 * run + 1] * itemsize,
+            partial + table[3 * run] * itemsize,
+            step,
+            tile_count,
+            table[3 * run + 2],
+            add,
+        )

@@ -4,20 +4,21 @@ A window's choice is kept as the number of its position, −1 for none. The tabl
 address of its entries (byte offset of the other pixel's rows, position); the backward table is sorted by input pixel,
 so every gradient is written once, also where windows overlap.
 """
+
 from __future__ import annotations
 
 from rop.kernels.compile import PerPrecision, kernel, loop, real
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import VECTOR, Emitter, const, number_in, peek, vector_function
 
-ENTRY = 16                  # bytes: offset, position (or, for averages, coefficient)
+ENTRY = 16  # bytes: offset, position (or, for averages, coefficient)
 
 
 @loop
 def _rectify(y, x, mask, slope):
     for i in range(y.size):
         off = slope * x[i] if slope != 0 else real(0)
-        y[i] = off if mask[i] <= 0 else x[i]                  # a NaN passes
+        y[i] = off if mask[i] <= 0 else x[i]  # a NaN passes
 
 
 @loop
@@ -39,9 +40,11 @@ def rectify(y, x, mask, slope, count):
 # ---------------------------------------------------------------------------------------------------------- max pooling
 def _each_vector(e: Emitter, size, work) -> None:
     """work(byte offset) for every vector of ``size`` bytes of rows."""
+
     def step(i, _):
         work(e.b.mul(i, const(VECTOR)))
         return []
+
     e.loop(e.b.sdiv(size, const(VECTOR)), [], step)
 
 
@@ -59,18 +62,20 @@ def _emit_largest(e: Emitter, y, chosen, x, entries, count, size, relu) -> None:
             offset, position = _entry(e, entries, i)
             value = e.load(e.at(x, offset, lane))
             larger = e.b.or_(e.b.fcmp_ordered(">", value, best[0]), e.b.fcmp_unordered("uno", value, value))
-            take = e.b.or_(larger, e.truth(e.b.icmp_signed("==", i, const(0))))     # the first even if it is -inf
+            take = e.b.or_(larger, e.truth(e.b.icmp_signed("==", i, const(0))))  # the first even if it is -inf
             return [e.b.select(take, value, best[0]), e.b.select(take, position, best[1])]
 
         value, position = e.loop(count, [e.number(float("-inf")), e.number(-1)], better)
         cut = e.b.and_(e.b.fcmp_ordered("<=", value, floor), e.truth(e.b.icmp_signed("!=", relu, const(0))))
         e.store(e.b.select(cut, floor, value), e.at(y, lane))
         e.store(e.b.select(cut, e.number(-1), position), e.at(chosen, lane))
+
     _each_vector(e, size, work)
 
 
 def _emit_chosen(e: Emitter, y, chosen, x, entries, count, size) -> None:
     """y = x at the chosen position of the window."""
+
     def work(lane):
         choice = e.load(e.at(chosen, lane))
 
@@ -78,19 +83,24 @@ def _emit_chosen(e: Emitter, y, chosen, x, entries, count, size) -> None:
             offset, position = _entry(e, entries, i)
             here = e.b.fcmp_ordered("==", choice, position)
             return [e.b.select(here, e.load(e.at(x, offset, lane)), value[0])]
+
         e.store(e.loop(count, [e.number(0)], pick)[0], e.at(y, lane))
+
     _each_vector(e, size, work)
 
 
 def _emit_returned(e: Emitter, h, chosen, g, entries, count, size) -> None:
     """h = Σ g over the windows that chose this pixel."""
+
     def work(lane):
         def add(i, total):
             offset, position = _entry(e, entries, i)
             here = e.b.fcmp_ordered("==", e.load(e.at(chosen, offset, lane)), position)
             value = e.b.select(here, e.load(e.at(g, offset, lane)), e.number(0))
             return [e.b.fadd(total[0], value)]
+
         e.store(e.loop(count, [e.number(0)], add)[0], e.at(h, lane))
+
     _each_vector(e, size, work)
 
 

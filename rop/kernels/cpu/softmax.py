@@ -3,6 +3,7 @@
 Scratch is a few rows of lanes. In Taylor coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with
 u_1 = z_1 and u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
 """
+
 from __future__ import annotations
 
 from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
@@ -115,8 +116,9 @@ def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
         at = pixel, rows, lanes
-        softmax_order(of_pixel(y, at), order, of_pixel(y0, at), of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at),
-                      r, s)
+        softmax_order(
+            of_pixel(y, at), order, of_pixel(y0, at), of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at), r, s
+        )
 
 
 @loop

@@ -1,4 +1,5 @@
 """Vectors of parameters on their way in and out of the engine: copied, checked and scaled in one run over them."""
+
 from __future__ import annotations
 
 from functools import partial
@@ -11,8 +12,8 @@ from numba import prange, types
 from rop.kernels.compile import LOOP_MATH, KernelCache, PerPrecision, loop, real, specialised
 from rop.kernels.cpu.interpreter import load_threads
 
-PARTS = 8                   # slices that threads share …
-LONG = 1 << 16              # … of a vector of at least so many numbers
+PARTS = 8  # slices that threads share …
+LONG = 1 << 16  # … of a vector of at least so many numbers
 
 
 @loop
@@ -53,7 +54,7 @@ def _check(source, parts):
     n = source.size
     spoilt = 0.0
     for part in prange(parts):
-        spoilt += _spoilt(source[n * part // parts:n * (part + 1) // parts])
+        spoilt += _spoilt(source[n * part // parts : n * (part + 1) // parts])
     return spoilt
 
 
@@ -69,7 +70,7 @@ def _turn(rows, columns, parts):
 def _scale(target, factor, parts):
     n = target.size
     for part in prange(parts):
-        _multiply(target[n * part // parts:n * (part + 1) // parts], real(factor))
+        _multiply(target[n * part // parts : n * (part + 1) // parts], real(factor))
 
 
 def _made(function: Any, arguments: Any, parallel: bool, dtype: Any) -> Any:
@@ -108,7 +109,8 @@ class Transfer:
         real = np.dtype(dtype).type
         self._adopt, self._check, self._turn, self._scale = (
             {parallel: made.made(real) for parallel, made in both.items()}
-            for both in (_adopts, _checks, _turns, _scales))
+            for both in (_adopts, _checks, _turns, _scales)
+        )
 
     def adopt(self, target: np.ndarray, source: np.ndarray, parallel: bool) -> bool:
         """Copies a vector to the start of a buffer; returns whether all of it is finite."""

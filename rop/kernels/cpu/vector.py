@@ -4,6 +4,7 @@
 vectors where the machine's are shorter, so each unit gives right results on every machine. A *block* of lanes is 64
 bytes, a cache line.
 """
+
 from __future__ import annotations
 
 import os
@@ -19,7 +20,7 @@ from numba.extending import intrinsic
 
 from rop.errors import ArgumentError
 
-BLOCK = 64                  # bytes of lanes: rows are whole blocks
+BLOCK = 64  # bytes of lanes: rows are whole blocks
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,10 @@ class VectorUnit:
     """The geometry of the micro-kernels: everything that depends on the kind of CPU follows from this one value."""
 
     name: str
-    vector: int             # bytes of a register
-    panel: int              # rows of a panel: panel × 2 sums, 2 vectors of B and 1 of A fit in the registers
-    dot_columns: int        # DOT_ROWS × dot_columns sums, dot_columns held vectors and 1 streamed one fit, too
-    l1: int                 # bytes of cache that the blocks of a lane dot may fill
+    vector: int  # bytes of a register
+    panel: int  # rows of a panel: panel × 2 sums, 2 vectors of B and 1 of A fit in the registers
+    dot_columns: int  # DOT_ROWS × dot_columns sums, dot_columns held vectors and 1 streamed one fit, too
+    l1: int  # bytes of cache that the blocks of a lane dot may fill
 
     @property
     def span(self) -> int:
@@ -38,10 +39,13 @@ class VectorUnit:
         return 2 * self.vector
 
 
-UNITS = {unit.name: unit for unit in (
-    VectorUnit("avx512", vector=64, panel=12, dot_columns=6, l1=49152),        # 32 registers
-    VectorUnit("avx2", vector=32, panel=6, dot_columns=3, l1=32768),           # 16 registers; also for all other CPUs
-)}
+UNITS = {
+    unit.name: unit
+    for unit in (
+        VectorUnit("avx512", vector=64, panel=12, dot_columns=6, l1=49152),  # 32 registers
+        VectorUnit("avx2", vector=32, panel=6, dot_columns=3, l1=32768),  # 16 registers; also for all other CPUs
+    )
+}
 
 
 def target_cpu() -> tuple[str, str]:
@@ -55,8 +59,10 @@ def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
     """The unit that is asked for by name, or the one that suits the CPU."""
     if asked:
         if asked not in UNITS:
-            raise ArgumentError(f"ROP_VECTOR_UNIT: expected one of {', '.join(UNITS)}, got {asked!r}; unset it to use "
-                                "what suits the machine")
+            raise ArgumentError(
+                f"ROP_VECTOR_UNIT: expected one of {', '.join(UNITS)}, got {asked!r}; unset it to use "
+                "what suits the machine"
+            )
         return UNITS[asked]
     return UNITS["avx512" if "+avx512f" in features.split(",") or cpu == "x86-64-v4" else "avx2"]
 
@@ -119,14 +125,16 @@ class Emitter:
     def load_some(self, address: Any, lanes: Any) -> Any:
         """The lanes that are wanted, zero for the others, whose memory is not touched."""
         place = self.b.inttoptr(address, self.vector.as_pointer())
-        function = self._function(f"llvm.masked.load.{self.suffix}.p0", self.vector,
-                                  [place.type, I32, lanes.type, self.vector])
+        function = self._function(
+            f"llvm.masked.load.{self.suffix}.p0", self.vector, [place.type, I32, lanes.type, self.vector]
+        )
         return self.b.call(function, [place, ir.Constant(I32, self.size), lanes, self.number(0)])
 
     def store_some(self, value: Any, address: Any, lanes: Any) -> None:
         place = self.b.inttoptr(address, self.vector.as_pointer())
-        function = self._function(f"llvm.masked.store.{self.suffix}.p0", ir.VoidType(),
-                                  [self.vector, place.type, I32, lanes.type])
+        function = self._function(
+            f"llvm.masked.store.{self.suffix}.p0", ir.VoidType(), [self.vector, place.type, I32, lanes.type]
+        )
         self.b.call(function, [value, place, ir.Constant(I32, self.size), lanes])
 
     # ---------------------------------------------------------------------------------------- arithmetic
@@ -197,6 +205,7 @@ class Emitter:
 
 def vector_function(arguments: int, emit: Callable[..., None]) -> Callable[[Any], Any]:
     """dtype -> an intrinsic of so many int64 arguments; ``emit(emitter, *arguments)`` writes its instructions."""
+
     def make(dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             emit(Emitter(builder, dtype), *args)
@@ -204,38 +213,46 @@ def vector_function(arguments: int, emit: Callable[..., None]) -> Callable[[Any]
 
         signature = types.void(*[types.int64] * arguments)
         names = ", ".join(f"a{i}" for i in range(arguments))
-        scope = {"signature": signature, "codegen": codegen}      # intrinsics must have a fixed number of arguments
+        scope = {"signature": signature, "codegen": codegen}  # intrinsics must have a fixed number of arguments
         return intrinsic(eval(f"lambda typingctx, {names}: (signature, codegen)", scope))
+
     return make
 
 
 @intrinsic
 def as_pointer(typingctx, address):
     """An integer address as a pointer, for carray."""
+
     def codegen(context, builder, signature, args):
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+
     return types.voidptr(types.int64), codegen
 
 
 @intrinsic
 def address_of(typingctx, array):
     """The address of an array's data."""
+
     def codegen(context, builder, signature, args):
         return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, args[0]).data, I64)
+
     return types.int64(array), codegen
 
 
 @intrinsic
 def peek(typingctx, address):
     """The int64 at an address."""
+
     def codegen(context, builder, signature, args):
         return builder.load(builder.inttoptr(args[0], I64.as_pointer()))
+
     return types.int64(types.int64), codegen
 
 
 @intrinsic
 def prefetch(typingctx, address):
     """Asks for the cache line at an address that will be read soon."""
+
     def codegen(context, builder, signature, args):
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
@@ -243,12 +260,15 @@ def prefetch(typingctx, address):
         read, second_level, data = ir.Constant(I32, 0), ir.Constant(I32, 2), ir.Constant(I32, 1)
         builder.call(function, [builder.inttoptr(args[0], byte), read, second_level, data])
         return context.get_dummy_value()
+
     return types.void(types.int64), codegen
 
 
 @intrinsic
 def number_in(typingctx, bits):
     """The float64 whose bits an int64 operand carries."""
+
     def codegen(context, builder, signature, args):
         return builder.bitcast(args[0], ir.DoubleType())
+
     return types.float64(types.int64), codegen

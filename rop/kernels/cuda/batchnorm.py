@@ -6,6 +6,7 @@ makes the sums of one channel, over all pixels and lanes, in two rounds: means f
 Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the tables from running statistics instead,
 with N = 0, which stands for a = b = 0; the rest is the same.
 """
+
 from __future__ import annotations
 
 import math
@@ -144,8 +145,21 @@ def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m
 
 
 @kernel(_per_channel, names=by_order)
-def statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, w: Vector, v: Vector,
-               samples: Indices, gamma_at: Count, eps: Number, pixels: Count, channels: Count):
+def statistics(
+    table0: Matrix,
+    table1: Matrix,
+    table2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    w: Vector,
+    v: Vector,
+    samples: Indices,
+    gamma_at: Count,
+    eps: Number,
+    pixels: Count,
+    channels: Count,
+):
     """The tables of training mode, from the batch: mean, variance s, r = (s + ε)^(−1/2), q and t."""
     buffer = cuda.shared.array(THREADS, real)
     c = cuda.blockIdx.x
@@ -176,8 +190,17 @@ def statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matrix, x1: M
 
 
 @kernel(per_number("mean"), names=by_order)
-def frozen(table0: Matrix, table1: Matrix, table2: Matrix, mean: Vector, variance: Vector, w: Vector, v: Vector,
-           gamma_at: Count, eps: Number):
+def frozen(
+    table0: Matrix,
+    table1: Matrix,
+    table2: Matrix,
+    mean: Vector,
+    variance: Vector,
+    w: Vector,
+    v: Vector,
+    gamma_at: Count,
+    eps: Number,
+):
     """The tables of evaluation mode, from running statistics."""
     c = cuda.grid(1)
     if c < mean.size:
@@ -209,8 +232,21 @@ def centred(table0, table1, table2, x0, x1, x2, row, lane, c):
 
 
 @kernel(per_row("y0"), ROW_BLOCK, by_order)
-def normalise(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, table0: Matrix, table1: Matrix,
-              table2: Matrix, w: Vector, v: Vector, beta_at: Count, channels: Count):
+def normalise(
+    y0: Matrix,
+    y1: Matrix,
+    y2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    table0: Matrix,
+    table1: Matrix,
+    table2: Matrix,
+    w: Vector,
+    v: Vector,
+    beta_at: Count,
+    channels: Count,
+):
     """The jet of y = q c + β."""
     row, lane = position()
     if row < y0.shape[0]:
@@ -275,14 +311,32 @@ def put_gradients(table, out, c, shift, slope, gamma, beta, gamma_at, beta_at, a
 
 
 @kernel(_per_channel, names=by_order)
-def gradient_statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, g0: Matrix,
-                        g1: Matrix, g2: Matrix, out0: Vector, out1: Vector, out2: Vector, samples: Indices,
-                        gamma_at: Count, beta_at: Count, add: Count, pixels: Count, channels: Count):
+def gradient_statistics(
+    table0: Matrix,
+    table1: Matrix,
+    table2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    out0: Vector,
+    out1: Vector,
+    out2: Vector,
+    samples: Indices,
+    gamma_at: Count,
+    beta_at: Count,
+    add: Count,
+    pixels: Count,
+    channels: Count,
+):
     """a = q G / N, b = t D / N, and the gradients of γ (r D) and β (G), each a Cauchy product of jets."""
     buffer = cuda.shared.array(THREADS, real)
     c = cuda.blockIdx.x
     total0, total1, total2, product0, product1, product2 = channel_gradients(
-        buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels)
+        buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels
+    )
     if cuda.threadIdx.x > 0:
         return
     n = table0[COUNT, c]
@@ -291,27 +345,61 @@ def gradient_statistics(table0: Matrix, table1: Matrix, table2: Matrix, x0: Matr
     if wants_0:
         table0[TOTAL, c] = total0
         table0[PRODUCT, c] = product0
-        put_gradients(table0, out0, c, q0 * total0 * share, t0 * product0 * share, r0 * product0, total0,
-                      gamma_at, beta_at, add)
+        put_gradients(
+            table0, out0, c, q0 * total0 * share, t0 * product0 * share, r0 * product0, total0, gamma_at, beta_at, add
+        )
     if wants_1 or wants_2:
         total0, product0 = table0[TOTAL, c], table0[PRODUCT, c]
         q1, t1, r1 = table1[SCALE, c], table1[CUBE, c], table1[ROOT, c]
         if wants_1:
             table1[TOTAL, c] = total1
             table1[PRODUCT, c] = product1
-            put_gradients(table1, out1, c, (q0 * total1 + q1 * total0) * share, (t0 * product1 + t1 * product0) * share,
-                          r0 * product1 + r1 * product0, total1, gamma_at, beta_at, add)
+            put_gradients(
+                table1,
+                out1,
+                c,
+                (q0 * total1 + q1 * total0) * share,
+                (t0 * product1 + t1 * product0) * share,
+                r0 * product1 + r1 * product0,
+                total1,
+                gamma_at,
+                beta_at,
+                add,
+            )
         if wants_2:
             total1, product1 = table1[TOTAL, c], table1[PRODUCT, c]
             q2, t2, r2 = table2[SCALE, c], table2[CUBE, c], table2[ROOT, c]
-            put_gradients(table2, out2, c, (q0 * total2 + q1 * total1 + q2 * total0) * share,
-                          (t0 * product2 + t1 * product1 + t2 * product0) * share,
-                          r0 * product2 + r1 * product1 + r2 * product0, total2, gamma_at, beta_at, add)
+            put_gradients(
+                table2,
+                out2,
+                c,
+                (q0 * total2 + q1 * total1 + q2 * total0) * share,
+                (t0 * product2 + t1 * product1 + t2 * product0) * share,
+                r0 * product2 + r1 * product1 + r2 * product0,
+                total2,
+                gamma_at,
+                beta_at,
+                add,
+            )
 
 
 @kernel(per_row("h0"), ROW_BLOCK, by_order)
-def backward(h0: Matrix, h1: Matrix, h2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, g0: Matrix, g1: Matrix,
-             g2: Matrix, table0: Matrix, table1: Matrix, table2: Matrix, samples: Indices, channels: Count):
+def backward(
+    h0: Matrix,
+    h1: Matrix,
+    h2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    table0: Matrix,
+    table1: Matrix,
+    table2: Matrix,
+    samples: Indices,
+    channels: Count,
+):
     """The jet of h = q g − a − b c; padding lanes get 0."""
     row, lane = position()
     if row < h0.shape[0]:
@@ -328,5 +416,14 @@ def backward(h0: Matrix, h1: Matrix, h2: Matrix, x0: Matrix, x1: Matrix, x2: Mat
             if wants_1:
                 h1[row, lane] = q0 * f1 + q1 * f0 - table1[SHIFT, c] - b0 * c1 - b1 * c0 if counts else real(0)
             if wants_2:
-                h2[row, lane] = (q0 * g2[row, lane] + q1 * f1 + table2[SCALE, c] * f0 - table2[SHIFT, c]
-                                 - b0 * c2 - b1 * c1 - table2[SLOPE, c] * c0 if counts else real(0))
+                h2[row, lane] = (
+                    q0 * g2[row, lane]
+                    + q1 * f1
+                    + table2[SCALE, c] * f0
+                    - table2[SHIFT, c]
+                    - b0 * c2
+                    - b1 * c1
+                    - table2[SLOPE, c] * c0
+                    if counts
+                    else real(0)
+                )

@@ -5,6 +5,7 @@ add up to it. A block computes a tile of the result for all orders: it brings a 
 orders of δ; and the orders of x) into shared memory once, and every thread accumulates several outputs per order in
 registers from them. With three orders and 4 × 4 outputs a thread makes 80 multiply-adds of five vectors that it loads.
 """
+
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -64,17 +65,25 @@ class Tile:
 
     def names(self) -> dict[str, Any]:
         across, down = self.block
-        return {"ROWS": self.rows, "COLUMNS": self.columns, "DEPTH": PerPrecision(self.terms), "EACH": self.each,
-                "LONG_ROWS": self.rows + self.apart, "LONG_COLUMNS": self.columns + self.apart,
-                "ACROSS": across, "DOWN": down, "TILE_THREADS": across * down}
+        return {
+            "ROWS": self.rows,
+            "COLUMNS": self.columns,
+            "DEPTH": PerPrecision(self.terms),
+            "EACH": self.each,
+            "LONG_ROWS": self.rows + self.apart,
+            "LONG_COLUMNS": self.columns + self.apart,
+            "ACROSS": across,
+            "DOWN": down,
+            "TILE_THREADS": across * down,
+        }
 
 
 TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
-ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1       # bound per tile
-left_2 = False                              # whether the left factor has an order 2, as δ has, but weights have not
+ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1  # bound per tile
+left_2 = False  # whether the left factor has an order 2, as δ has, but weights have not
 
-ALIGNED = None if SIMULATED else 16         # bytes: then vectors of four (two in float64) are loaded at once
-OPEN, RELU, MASK = 0, 1, 2                  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
+ALIGNED = None if SIMULATED else 16  # bytes: then vectors of four (two in float64) are loaded at once
+OPEN, RELU, MASK = 0, 1, 2  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
 
 
 def tile_for(rows: int, columns: int) -> str:
@@ -146,8 +155,9 @@ def multiply(sum0, sum1, sum2, y0, y1, y2, a0_tile, a1_tile, a2_tile, b0_tile, b
 
 
 # ------------------------------------------------------------------------------------------------------------- products
-def product_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False,
-                  tile: str = "large") -> dict[str, Any]:
+def product_names(
+    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False, tile: str = "large"
+) -> dict[str, Any]:
     """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
     return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "left_2": False}
 
@@ -157,8 +167,10 @@ adjoint = False
 
 def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
     pixels, lanes = given["source"].shape[0], given["c0"].shape[1]
-    return (pixels * blocks_of(lanes, names["COLUMNS"]),
-            given["groups"] * blocks_of(given["group_rows"], names["ROWS"]))
+    return (
+        pixels * blocks_of(lanes, names["COLUMNS"]),
+        given["groups"] * blocks_of(given["group_rows"], names["ROWS"]),
+    )
 
 
 @helper
@@ -212,10 +224,30 @@ def store_products(c0, c1, c2, sum0, sum1, sum2, m, row, lane, bias0, bias1, mas
 
 
 @kernel(_product_grid, _tile_block, product_names)
-def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Matrix, w: Vector, v: Vector,
-             source: Table, target: Indices, mask: Matrix, gate: Count, group_rows: Count, groups: Count,
-             group_step: Count, c_rows: Count, base: Count, group_base: Count, i_step: Count, inner: Count,
-             outer_step: Count, bias_at: Count):
+def products(
+    c0: Matrix,
+    c1: Matrix,
+    c2: Matrix,
+    b0: Matrix,
+    b1: Matrix,
+    b2: Matrix,
+    w: Vector,
+    v: Vector,
+    source: Table,
+    target: Indices,
+    mask: Matrix,
+    gate: Count,
+    group_rows: Count,
+    groups: Count,
+    group_step: Count,
+    c_rows: Count,
+    base: Count,
+    group_base: Count,
+    i_step: Count,
+    inner: Count,
+    outer_step: Count,
+    bias_at: Count,
+):
     """C_k (pixel, row, lane) = bias_k + Σ_j (A_0 (row, j) B_k (j, lane) + A_1 B_{k−1}), with A_0 from w and A_1 from v.
 
     A[i, j] = w[base + i·i_step + j], for the adjoint w[base + i·i_step + (j // inner)·outer_step + j % inner]; row j of
@@ -226,7 +258,7 @@ def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Mat
     b0_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b1_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b2_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
-    sum0 = cuda.local.array((EACH, EACH), real)                 # these are registers: their indices are constants
+    sum0 = cuda.local.array((EACH, EACH), real)  # these are registers: their indices are constants
     sum1 = cuda.local.array((EACH, EACH), real)
     sum2 = cuda.local.array((EACH, EACH), real)
     y0 = cuda.local.array(EACH, real)
@@ -244,33 +276,61 @@ def products(c0: Matrix, c1: Matrix, c2: Matrix, b0: Matrix, b1: Matrix, b2: Mat
     row_0 = (cuda.blockIdx.y - group * row_blocks) * ROWS
     thread, my_row, my_column = my_place()
     for j_0 in range(0, fan, DEPTH):
-        load_weights(w_tile, v_tile, w, v, base + group * group_base, row_0, j_0, group_rows, fan, i_step, inner,
-                     outer_step, thread)
-        load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, group * group_step, j_0, lane_0, fan, lanes,
-                     thread)
+        load_weights(
+            w_tile,
+            v_tile,
+            w,
+            v,
+            base + group * group_base,
+            row_0,
+            j_0,
+            group_rows,
+            fan,
+            i_step,
+            inner,
+            outer_step,
+            thread,
+        )
+        load_factors(
+            b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, group * group_step, j_0, lane_0, fan, lanes, thread
+        )
         cuda.syncthreads()
         multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column)
         cuda.syncthreads()
-    if lane_0 + my_column < lanes:                              # lanes are a multiple of what a thread has
+    if lane_0 + my_column < lanes:  # lanes are a multiple of what a thread has
         for m in range(EACH):
             i = row_0 + my_row + m
             if i < group_rows:
                 i += group * group_rows
                 bias0 = w[bias_at + i] if bias_at >= 0 else real(0)
                 bias1 = v[bias_at + i] if bias_at >= 0 and (wants_1 or wants_2) else real(0)
-                store_products(c0, c1, c2, sum0, sum1, sum2, m, pixel * c_rows + target[i], lane_0 + my_column,
-                               bias0, bias1, mask, gate)
+                store_products(
+                    c0,
+                    c1,
+                    c2,
+                    sum0,
+                    sum1,
+                    sum2,
+                    m,
+                    pixel * c_rows + target[i],
+                    lane_0 + my_column,
+                    bias0,
+                    bias1,
+                    mask,
+                    gate,
+                )
 
 
-def products_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], adjoint: bool, rows: int,
-                 lanes: int) -> Specialisation:
+def products_for(
+    dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], adjoint: bool, rows: int, lanes: int
+) -> Specialisation:
     """The kernel for products of this size: ``rows`` of a group, ``lanes`` of the batch."""
     return products(dtype, orders=orders, levels=levels, adjoint=adjoint, tile=tile_for(rows, lanes))
 
 
 # ------------------------------------------------------------------------------------------------------ weight gradient
-BLOCKS = 512                # that a weight gradient is divided into, if its sum is long enough
-LONGEST = 64                # slices of a sum at most
+BLOCKS = 512  # that a weight gradient is divided into, if its sum is long enough
+LONGEST = 64  # slices of a sum at most
 
 
 def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
@@ -280,14 +340,18 @@ def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
     return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // WARP))
 
 
-def gradient_names(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS,
-                   tile: str = "large") -> dict[str, Any]:
+def gradient_names(
+    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, tile: str = "large"
+) -> dict[str, Any]:
     return {**by_order(orders, levels), **TILES[tile].names(), "left_2": True}
 
 
 def _gradient_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
-    return (blocks_of(given["source"].shape[1], names["COLUMNS"]),
-            given["groups"] * blocks_of(given["group_rows"], names["ROWS"]), given["partial0"].shape[0])
+    return (
+        blocks_of(given["source"].shape[1], names["COLUMNS"]),
+        given["groups"] * blocks_of(given["group_rows"], names["ROWS"]),
+        given["partial0"].shape[0],
+    )
 
 
 @helper
@@ -315,9 +379,22 @@ def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0
 
 
 @kernel(_gradient_grid, _tile_block, gradient_names)
-def weight_gradient(partial0: Matrix, partial1: Matrix, partial2: Matrix, d0: Matrix, d1: Matrix, d2: Matrix,
-                    x0: Matrix, x1: Matrix, x2: Matrix, source: Table, group_rows: Count, groups: Count,
-                    group_step: Count, d_rows: Count):
+def weight_gradient(
+    partial0: Matrix,
+    partial1: Matrix,
+    partial2: Matrix,
+    d0: Matrix,
+    d1: Matrix,
+    d2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    source: Table,
+    group_rows: Count,
+    groups: Count,
+    group_step: Count,
+    d_rows: Count,
+):
     """Slices of D_k (group, row, j) = Σ_pixels Σ_lanes Σ_a δ_a (pixel, row) x_{k−a} (source[pixel, j]), which lies as
     the weights do; ``collect`` adds the slices up."""
     d0_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
@@ -336,7 +413,7 @@ def weight_gradient(partial0: Matrix, partial1: Matrix, partial2: Matrix, d0: Ma
         for n in range(EACH):
             sum0[m, n] = sum1[m, n] = sum2[m, n] = real(0)
     pixels, fan = source.shape
-    steps = d0.shape[1] // DEPTH                                # lanes are a multiple of the depth
+    steps = d0.shape[1] // DEPTH  # lanes are a multiple of the depth
     j_0 = cuda.blockIdx.x * COLUMNS
     row_blocks = (group_rows + ROWS - 1) // ROWS
     group = cuda.blockIdx.y // row_blocks
@@ -346,31 +423,59 @@ def weight_gradient(partial0: Matrix, partial1: Matrix, partial2: Matrix, d0: Ma
     for number in range(pixels * steps * piece // pieces, pixels * steps * (piece + 1) // pieces):
         pixel = number // steps
         lane_0 = (number - pixel * steps) * DEPTH
-        load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, pixel * d_rows + group * group_rows + row_0, lane_0,
-                    group_rows - row_0, thread)
+        load_deltas(
+            d0_tile,
+            d1_tile,
+            d2_tile,
+            d0,
+            d1,
+            d2,
+            pixel * d_rows + group * group_rows + row_0,
+            lane_0,
+            group_rows - row_0,
+            thread,
+        )
         load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, group * group_step, j_0, lane_0, fan, thread)
         cuda.syncthreads()
-        multiply(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile,
-                 my_row, my_column)
+        multiply(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile, my_row, my_column)
         cuda.syncthreads()
     for m in range(EACH):
         i = row_0 + my_row + m
         for n in range(EACH):
             j = j_0 + my_column + n
             if i < group_rows and j < fan:
-                put(partial0, partial1, partial2, piece, (group * group_rows + i) * fan + j, sum0[m, n], sum1[m, n],
-                    sum2[m, n])
+                put(
+                    partial0,
+                    partial1,
+                    partial2,
+                    piece,
+                    (group * group_rows + i) * fan + j,
+                    sum0[m, n],
+                    sum1[m, n],
+                    sum2[m, n],
+                )
 
 
-def weight_gradient_for(dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], rows: int,
-                        fan: int) -> Specialisation:
+def weight_gradient_for(
+    dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], rows: int, fan: int
+) -> Specialisation:
     """The kernel for weight gradients of this size: ``rows`` of a group."""
     return weight_gradient(dtype, orders=orders, levels=levels, tile=tile_for(rows, fan))
 
 
 @kernel(lambda names, given: (given["rows"],), names=by_order)
-def bias_gradient(out0: Vector, out1: Vector, out2: Vector, d0: Matrix, d1: Matrix, d2: Matrix, base: Count,
-                  rows: Count, pixels: Count, add: Count):
+def bias_gradient(
+    out0: Vector,
+    out1: Vector,
+    out2: Vector,
+    d0: Matrix,
+    d1: Matrix,
+    d2: Matrix,
+    base: Count,
+    rows: Count,
+    pixels: Count,
+    add: Count,
+):
     """out[base + row] (+)= Σ_pixels Σ_lanes δ (pixel, row, lane); a block for every row."""
     buffer = cuda.shared.array(THREADS, real)
     thread, row = cuda.threadIdx.x, cuda.blockIdx.x

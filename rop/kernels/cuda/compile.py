@@ -14,6 +14,7 @@ specialisation, made once. What the parameters are is said by annotations (``KIN
     launch = kernel.bind(y0=…, y1=…, y2=…, x0=…, x1=…, x2=…, mask=…, slope=0.0)      # grid and block from the shapes
     launch()                                                                        # as often as you like
 """
+
 from __future__ import annotations
 
 import inspect
@@ -29,11 +30,11 @@ from numba import config, cuda
 
 from rop.kernels.compile import PerPrecision, specialised, with_literals
 
-SIMULATED = bool(config.ENABLE_CUDASIM)      # Numba's simulator knows fewer options than its compiler
+SIMULATED = bool(config.ENABLE_CUDASIM)  # Numba's simulator knows fewer options than its compiler
 ORDERS = (0, 1, 2)
-WARP = 32                                    # lanes of a batch are padded to a multiple of this
-STRIPES = 8                                  # rows that a block has threads for, a warp of lanes each
-THREADS = WARP * STRIPES                     # of a block, unless a kernel says otherwise
+WARP = 32  # lanes of a batch are padded to a multiple of this
+STRIPES = 8  # rows that a block has threads for, a warp of lanes each
+THREADS = WARP * STRIPES  # of a block, unless a kernel says otherwise
 ROW_BLOCK = (WARP, STRIPES)
 
 # What a kernel file calls the kinds of its parameters; to a type checker they are anything.
@@ -43,11 +44,17 @@ Table: TypeAlias = Any
 Indices: TypeAlias = Any
 Count: TypeAlias = Any
 Number: TypeAlias = Any
-KINDS = {"Matrix": "{real}[:, ::1]", "Vector": "{real}[::1]", "Table": "int32[:, ::1]", "Indices": "int32[::1]",
-         "Count": "int64", "Number": "{real}"}
+KINDS = {
+    "Matrix": "{real}[:, ::1]",
+    "Vector": "{real}[::1]",
+    "Table": "int32[:, ::1]",
+    "Indices": "int32[::1]",
+    "Count": "int64",
+    "Number": "{real}",
+}
 ARRAYS = ("Matrix", "Vector", "Table", "Indices")
 
-real: Any = np.float64     # bound per specialisation, as are the names that start with wants_ and has_
+real: Any = np.float64  # bound per specialisation, as are the names that start with wants_ and has_
 wants_0: Any = True
 wants_1: Any = True
 wants_2: Any = True
@@ -103,7 +110,7 @@ def in_kernels(function: Callable[..., Any]) -> Any:
 
 
 # ------------------------------------------------------------------------------------------------------ specialisations
-Names = Callable[..., dict[str, Any]]      # options of a factory -> what the names in its function are bound to
+Names = Callable[..., dict[str, Any]]  # options of a factory -> what the names in its function are bound to
 
 
 def no_options() -> dict[str, Any]:
@@ -189,8 +196,9 @@ class Specialisation:
         others.sort(key=lambda other: re.sub(r"\d$", "", other) != family)
         if others:
             return given[others[0]]
-        return cuda.device_array((1,) * (2 if kind in ("Matrix", "Table") else 1),
-                                 self.dtype if kind in ("Matrix", "Vector") else np.int32)
+        return cuda.device_array(
+            (1,) * (2 if kind in ("Matrix", "Table") else 1), self.dtype if kind in ("Matrix", "Vector") else np.int32
+        )
 
 
 def _told(value: Any) -> str:
@@ -199,8 +207,8 @@ def _told(value: Any) -> str:
     return getattr(value, "__name__", str(value))
 
 
-Grid = Callable[[dict[str, Any], dict[str, Any]], tuple[int, ...]]      # (bound names, arguments) -> blocks
-Block = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]   # or from the bound names
+Grid = Callable[[dict[str, Any], dict[str, Any]], tuple[int, ...]]  # (bound names, arguments) -> blocks
+Block = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]  # or from the bound names
 
 FACTORIES: dict[str, Factory] = {}
 
@@ -227,10 +235,12 @@ class Factory:
 
 def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:
     """Declares a kernel function; ``names`` makes what its names are bound to from the factory's options."""
+
     def declare(function: Callable[..., Any]) -> Factory:
         made = Factory(function, grid, block, names)
         FACTORIES[made.name] = made
         return made
+
     return declare
 
 
@@ -247,9 +257,11 @@ def per_number(parameter: str) -> Grid:
 
 def per_row(parameter: str) -> Grid:
     """A thread for every number of a matrix (row, lane), to be found with ``position``; block ROW_BLOCK."""
+
     def grid(names: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, ...]:
         rows, lanes = arguments[parameter].shape
         return blocks_of(rows, STRIPES), blocks_of(lanes, WARP)
+
     return grid
 
 

@@ -1,4 +1,5 @@
 """The update of a training step: w, and what the optimizer remembers, in one run over them."""
+
 from __future__ import annotations
 
 import math
@@ -14,14 +15,23 @@ def plain(w: Vector, g: Vector, h: Vector, factor: Number, rate: Number):
     i = cuda.grid(1)
     if i < w.size:
         step = g[i]
-        if factor != real(0):                                   # without a penalty there is no h
+        if factor != real(0):  # without a penalty there is no h
             step += factor * h[i]
         w[i] -= rate * step
 
 
 @kernel(per_number("w"))
-def sgd(w: Vector, velocity: Vector, g: Vector, h: Vector, factor: Number, rate: Number, momentum: Number,
-        decay: Number, nesterov: Count):
+def sgd(
+    w: Vector,
+    velocity: Vector,
+    g: Vector,
+    h: Vector,
+    factor: Number,
+    rate: Number,
+    momentum: Number,
+    decay: Number,
+    nesterov: Count,
+):
     """p = g + factor·h + decay·w; velocity = momentum·velocity + p; w −= rate·(velocity, or p + momentum·velocity)."""
     i = cuda.grid(1)
     if i < w.size:
@@ -34,8 +44,20 @@ def sgd(w: Vector, velocity: Vector, g: Vector, h: Vector, factor: Number, rate:
 
 
 @kernel(per_number("w"))
-def adam(w: Vector, mean: Vector, squares: Vector, g: Vector, h: Vector, factor: Number, rate: Number, beta1: Number,
-         beta2: Number, eps: Number, decay: Number, unbiased: Number):
+def adam(
+    w: Vector,
+    mean: Vector,
+    squares: Vector,
+    g: Vector,
+    h: Vector,
+    factor: Number,
+    rate: Number,
+    beta1: Number,
+    beta2: Number,
+    eps: Number,
+    decay: Number,
+    unbiased: Number,
+):
     """Moments of p = g + factor·h + decay·w, and w −= rate·mean / (√squares·unbiased + ε); the caller's rate and
     ``unbiased`` correct the biases of both moments."""
     i = cuda.grid(1)

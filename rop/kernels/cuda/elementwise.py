@@ -2,6 +2,7 @@
 
 σ and its derivatives at x⁰ are computed again in every pass: on a GPU that costs less than keeping three more arrays.
 """
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from rop.layers import elementwise as layer
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 
-scalar: Any = None              # the activation: bound by ``of_activation``
+scalar: Any = None  # the activation: bound by ``of_activation``
 
 
 def activation(of: Callable[..., Any], count: int) -> PerPrecision:
@@ -43,8 +44,9 @@ def activation(of: Callable[..., Any], count: int) -> PerPrecision:
     return device_function(CALLS[count], function=scalar)
 
 
-def of_activation(of: Callable[..., Any], count: int = 0, orders: tuple[int, ...] = ORDERS,
-                  levels: tuple[int, ...] = ORDERS) -> dict[str, Any]:
+def of_activation(
+    of: Callable[..., Any], count: int = 0, orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS
+) -> dict[str, Any]:
     return {**by_order(orders, levels), "scalar": activation(of, count)}
 
 
@@ -65,8 +67,19 @@ def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
 
 
 @kernel(per_row("h0"), ROW_BLOCK, of_activation)
-def backward(h0: Matrix, h1: Matrix, h2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, g0: Matrix, g1: Matrix,
-             g2: Matrix, a: Number, b: Number):
+def backward(
+    h0: Matrix,
+    h1: Matrix,
+    h2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    a: Number,
+    b: Number,
+):
     """The jet of h = σ′(x)·g."""
     row, lane = position()
     if row < h0.shape[0]:

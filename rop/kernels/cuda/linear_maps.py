@@ -1,4 +1,5 @@
 """Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -28,8 +29,17 @@ from rop.kernels.cuda.compile import (
 
 
 @kernel(per_row("y0"), ROW_BLOCK, by_order)
-def weighted_sum(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, entry: Table, weight: Matrix,
-                 channels: Count):
+def weighted_sum(
+    y0: Matrix,
+    y1: Matrix,
+    y2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    entry: Table,
+    weight: Matrix,
+    channels: Count,
+):
     """Average pooling in both directions: pixel p of y is Σ_e weight[p, e] · pixel entry[p, e] of x, −1 being none."""
     row, lane = position()
     if row < y0.shape[0]:
@@ -55,8 +65,20 @@ def _copied_rows(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...
 
 
 @kernel(_copied_rows, ROW_BLOCK, by_order)
-def copy_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, pixels: Count, count: Count,
-              y_step: Count, y_first: Count, x_step: Count, x_first: Count):
+def copy_rows(
+    y0: Matrix,
+    y1: Matrix,
+    y2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    pixels: Count,
+    count: Count,
+    y_step: Count,
+    y_first: Count,
+    x_step: Count,
+    x_first: Count,
+):
     """``count`` rows per pixel, pixels y_step and x_step rows apart: concatenation and its reverse. An order that x
     does not have is zero."""
     number, lane = position()

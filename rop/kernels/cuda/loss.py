@@ -4,6 +4,7 @@ Targets lie in the user's order (sample, class, pixel) and are looked up by the 
 sample is negative is padding and has weight 0. ``scale`` holds 1/total (or 1). Every block (a pixel and a warp of
 lanes) leaves its share of each energy; their sum is the energy.
 """
+
 from __future__ import annotations
 
 import math
@@ -101,8 +102,9 @@ def energies(f0, f1, u1, u2):
     return f0 * u1, f1 * u1 / real(2) + f0 * u2
 
 
-def with_targets(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS,
-                 dense: bool = False) -> dict[str, Any]:
+def with_targets(
+    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, dense: bool = False
+) -> dict[str, Any]:
     return {**by_order(orders, levels), "has_dense": dense}
 
 
@@ -118,9 +120,25 @@ def class_target(labels, dense, samples, scale, omega, pixels, row, label, pixel
 
 
 @kernel(per_pixel, ROW_BLOCK, with_targets)
-def cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2: Matrix, p: Matrix, energy0: Vector,
-                  energy1: Vector, energy2: Vector, labels: Table, dense: Matrix, weight: Matrix, samples: Indices,
-                  scale: Vector, pixels: Count, rows: Count):
+def cross_entropy(
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    z0: Matrix,
+    z1: Matrix,
+    z2: Matrix,
+    p: Matrix,
+    energy0: Vector,
+    energy1: Vector,
+    energy2: Vector,
+    labels: Table,
+    dense: Matrix,
+    weight: Matrix,
+    samples: Indices,
+    scale: Vector,
+    pixels: Count,
+    rows: Count,
+):
     """g_k = ω p_k (− q at order 0) with p = softmax(z), which order 0 writes and later orders read; E_0 = −⟨q, log p⟩.
     q is ω at the label, or ``dense``."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
@@ -137,7 +155,7 @@ def cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2
             q = class_target(labels, dense, samples, scale, omega, pixels, row - first, label, pixel, lane)
             p[row, lane] /= total
             g0[row, lane] = omega * p[row, lane] - q
-            if q != real(0):                                    # not 0·∞
+            if q != real(0):  # not 0·∞
                 share0 -= q * ((z0[row, lane] - largest) - math.log(total))
     if wants_1 or wants_2:
         r, s = inner_products(buffer, p, z1, z2, first, rows, lane)
@@ -154,9 +172,23 @@ def cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2
 
 
 @kernel(per_pixel, ROW_BLOCK, by_order)
-def negative_log_likelihood(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2: Matrix, energy0: Vector,
-                            energy1: Vector, energy2: Vector, labels: Table, weight: Matrix, samples: Indices,
-                            scale: Vector, pixels: Count, rows: Count):
+def negative_log_likelihood(
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    z0: Matrix,
+    z1: Matrix,
+    z2: Matrix,
+    energy0: Vector,
+    energy1: Vector,
+    energy2: Vector,
+    labels: Table,
+    weight: Matrix,
+    samples: Indices,
+    scale: Vector,
+    pixels: Count,
+    rows: Count,
+):
     """E = −Σ ω z_label, linear in z: g is 0 from order 1 on."""
     pixel, first, lane = place(g0.shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)
@@ -181,9 +213,23 @@ def negative_log_likelihood(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: 
 
 
 @kernel(per_pixel, ROW_BLOCK, by_order)
-def squared_error(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2: Matrix, energy0: Vector,
-                  energy1: Vector, energy2: Vector, dense: Matrix, weight: Matrix, samples: Indices, scale: Vector,
-                  pixels: Count, rows: Count):
+def squared_error(
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    z0: Matrix,
+    z1: Matrix,
+    z2: Matrix,
+    energy0: Vector,
+    energy1: Vector,
+    energy2: Vector,
+    dense: Matrix,
+    weight: Matrix,
+    samples: Indices,
+    scale: Vector,
+    pixels: Count,
+    rows: Count,
+):
     """E = Σ ω (z − t)²: g_0 = 2ω (z − t), g_k = 2ω z_k."""
     pixel, first, lane = place(g0.shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)
@@ -205,9 +251,23 @@ def squared_error(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2
 
 
 @kernel(per_pixel, ROW_BLOCK, by_order)
-def binary_cross_entropy(g0: Matrix, g1: Matrix, g2: Matrix, z0: Matrix, z1: Matrix, z2: Matrix, energy0: Vector,
-                         energy1: Vector, energy2: Vector, dense: Matrix, weight: Matrix, samples: Indices,
-                         scale: Vector, pixels: Count, rows: Count):
+def binary_cross_entropy(
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    z0: Matrix,
+    z1: Matrix,
+    z2: Matrix,
+    energy0: Vector,
+    energy1: Vector,
+    energy2: Vector,
+    dense: Matrix,
+    weight: Matrix,
+    samples: Indices,
+    scale: Vector,
+    pixels: Count,
+    rows: Count,
+):
     """E = Σ ω (log(1 + e^z) − t z); g is ω times the jet of sigmoid(z) (− t at order 0)."""
     pixel, first, lane = place(g0.shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)

@@ -1,4 +1,5 @@
 """The moving of rows: data in, partial sums into the gradient."""
+
 from __future__ import annotations
 
 from numba import cuda
@@ -23,7 +24,7 @@ from rop.kernels.cuda.compile import (
     wants_2,
 )
 
-PADDED = WARP + 1           # columns of a tile that is written by rows and read by columns: no bank serves two threads
+PADDED = WARP + 1  # columns of a tile that is written by rows and read by columns: no bank serves two threads
 
 
 @kernel(lambda names, given: (blocks_of(given["y"].shape[0], WARP), blocks_of(given["y"].shape[1], WARP)), ROW_BLOCK)
@@ -57,8 +58,16 @@ def slice_total(partial, i):
 
 
 @kernel(lambda names, given: (blocks_of(given["partial0"].shape[1], THREADS),), names=by_order)
-def collect(out0: Vector, out1: Vector, out2: Vector, partial0: Matrix, partial1: Matrix, partial2: Matrix,
-            base: Count, add: Count):
+def collect(
+    out0: Vector,
+    out1: Vector,
+    out2: Vector,
+    partial0: Matrix,
+    partial1: Matrix,
+    partial2: Matrix,
+    base: Count,
+    add: Count,
+):
     """out[base + i] (+)= Σ_slices partial[slice, i], in the order of the slices."""
     i = cuda.grid(1)
     if i < partial0.shape[1]:

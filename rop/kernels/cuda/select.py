@@ -3,6 +3,7 @@
 A window's choice is kept as the input pixel that it chose, −1 for none. The backward pass asks every window that holds
 a pixel whether it chose it, so each gradient is written once, also where windows overlap.
 """
+
 from __future__ import annotations
 
 from rop.kernels.cuda.compile import (
@@ -62,8 +63,18 @@ def largest(x, window, pixel, channel, channels, lane):
 
 
 @kernel(per_row("y0"), ROW_BLOCK, by_order)
-def pool(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, chosen: Table, window: Table,
-         channels: Count, relu: Count):
+def pool(
+    y0: Matrix,
+    y1: Matrix,
+    y2: Matrix,
+    x0: Matrix,
+    x1: Matrix,
+    x2: Matrix,
+    chosen: Table,
+    window: Table,
+    channels: Count,
+    relu: Count,
+):
     """y = x at the pixel that order 0 chooses in window (output pixel, tap); with ``relu`` 0, and none, if that is ≤ 0.
     Order 0 keeps its choice, later orders read it."""
     row, lane = position()
@@ -87,8 +98,9 @@ def pool(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix,
 
 
 @kernel(per_row("h0"), ROW_BLOCK, by_order)
-def pool_back(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, chosen: Table, owner: Table,
-              channels: Count):
+def pool_back(
+    h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, chosen: Table, owner: Table, channels: Count
+):
     """h = Σ g over the windows that chose this pixel; owner (input pixel, number) lists the windows that hold it."""
     row, lane = position()
     if row < h0.shape[0]:

@@ -4,6 +4,7 @@ A block has the lanes of a warp and STRIPES threads for each of them, which divi
 coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with u_1 = z_1 and
 u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
 """
+
 from __future__ import annotations
 
 import math
@@ -110,8 +111,9 @@ def inner_products(buffer, p, z1, z2, first, rows, lane):
 
 
 @kernel(per_pixel, ROW_BLOCK, with_log)
-def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, p: Matrix, pixels: Count,
-            rows: Count):
+def forward(
+    y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, p: Matrix, pixels: Count, rows: Count
+):
     """The jet of y = softmax(x), or of its logarithm, over the rows of each pixel. p are the probabilities: order 0
     writes them, later orders read them. Without ``log`` they are order 0 of y itself, the same array."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
@@ -135,8 +137,19 @@ def forward(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
 
 
 @kernel(per_pixel, ROW_BLOCK, with_log)
-def backward(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, p: Matrix, y1: Matrix, y2: Matrix,
-             pixels: Count, rows: Count):
+def backward(
+    h0: Matrix,
+    h1: Matrix,
+    h2: Matrix,
+    g0: Matrix,
+    g1: Matrix,
+    g2: Matrix,
+    p: Matrix,
+    y1: Matrix,
+    y2: Matrix,
+    pixels: Count,
+    rows: Count,
+):
     """The jet of h = p ⊙ (g − ⟨p, g⟩), with log of h = g − p Σ g: h_k = Σ_j p_j (g_{k−j} − G_{k−j}) with
     G_k = Σ_j ⟨p_j, g_{k−j}⟩, with log h_k = g_k − Σ_j p_j Σ g_{k−j}. y are the orders of the layer's output."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
@@ -167,8 +180,11 @@ def backward(h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Mat
             h1[row, lane] = f1 - p0 * sum1 - p1 * sum0 if log else p0 * (f1 - sum1) + p1 * (f0 - sum0)
         if wants_2:
             f1, f2 = g1[row, lane], g2[row, lane]
-            h2[row, lane] = (f2 - p0 * sum2 - p1 * sum1 - p2 * sum0 if log else
-                             p0 * (f2 - sum2) + p1 * (f1 - sum1) + p2 * (f0 - sum0))
+            h2[row, lane] = (
+                f2 - p0 * sum2 - p1 * sum1 - p2 * sum0
+                if log
+                else p0 * (f2 - sum2) + p1 * (f1 - sum1) + p2 * (f0 - sum0)
+            )
 
 
 @helper

@@ -4,6 +4,7 @@ A sum is made in three steps whose order is fixed by the sizes alone: each threa
 rounding errors along (so that no float64 is needed for the sum of a million float32), a tree in shared memory adds the
 threads of a block, and blocks leave one number each, which the host or a second kernel adds up in their order.
 """
+
 from __future__ import annotations
 
 from typing import Any
@@ -22,8 +23,8 @@ from rop.kernels.cuda.compile import (
     real,
 )
 
-PER_THREAD = 8              # terms of a sum for which a further block is worth while …
-MOST_BLOCKS = 256           # … and how many there are at most
+PER_THREAD = 8  # terms of a sum for which a further block is worth while …
+MOST_BLOCKS = 256  # … and how many there are at most
 
 
 # ----------------------------------------------------------------------------------------------------------------- sums

@@ -1,4 +1,5 @@
 """Vectors of parameters on their way in and out of the engine: copied, scaled and added up."""
+
 from __future__ import annotations
 
 from numba import cuda

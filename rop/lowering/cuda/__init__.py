@@ -4,6 +4,7 @@ The operations, their values, orders and gradients are those of rop/lowering; an
 kernels of rop/kernels/cuda, all orders of a pass at once. Files are named as there. The batch is one tile, or a few if
 it is large: rows are (pixel, channel) as on the CPU, samples are side by side.
 """
+
 from __future__ import annotations
 
 from rop.lowering.batchnorm import BatchNormOperation
@@ -49,8 +50,9 @@ class Lowered:
 
     def __init__(self, plan: Plan):
         self.plan, self.rooms = plan, Rooms()
-        backwards = [launched(EMITTERS, type(operation))(plan, self.rooms, operation)
-                     for operation in reversed(plan.operations)]
+        backwards = [
+            launched(EMITTERS, type(operation))(plan, self.rooms, operation) for operation in reversed(plan.operations)
+        ]
         self.emitters = backwards[::-1]
 
     @property

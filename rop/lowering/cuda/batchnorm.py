@@ -1,4 +1,5 @@
 """Batch normalisation."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -40,21 +41,55 @@ class EmitBatchNorm(Emitter):
         options: dict[str, Any] = {"orders": orders, "levels": code.levels(op.x[0])}
         inputs, tables, channels = code.value("x", op.x[0]), self._tables(code), op.channels
         if op.frozen:
-            code.launch(batchnorm.frozen(self.dtype, orders=orders), **tables, **self.parameters, **self.gamma,
-                        mean=Part("state", self.state_at, (channels,)),
-                        variance=Part("state", self.state_at + channels, (channels,)), eps=float(op.layer.eps))
+            code.launch(
+                batchnorm.frozen(self.dtype, orders=orders),
+                **tables,
+                **self.parameters,
+                **self.gamma,
+                mean=Part("state", self.state_at, (channels,)),
+                variance=Part("state", self.state_at + channels, (channels,)),
+                eps=float(op.layer.eps),
+            )
         else:
-            code.launch(batchnorm.statistics(self.dtype, **options), **tables, **inputs, **self.parameters,
-                        **self.gamma, **self.samples, **self.pixels, **self.channels, eps=float(op.layer.eps))
-        code.launch(batchnorm.normalise(self.dtype, **options), **code.value("y", op.y), **inputs, **tables,
-                    **self.parameters, **self.beta, **self.channels)
+            code.launch(
+                batchnorm.statistics(self.dtype, **options),
+                **tables,
+                **inputs,
+                **self.parameters,
+                **self.gamma,
+                **self.samples,
+                **self.pixels,
+                **self.channels,
+                eps=float(op.layer.eps),
+            )
+        code.launch(
+            batchnorm.normalise(self.dtype, **options),
+            **code.value("y", op.y),
+            **inputs,
+            **tables,
+            **self.parameters,
+            **self.beta,
+            **self.channels,
+        )
 
     def backward(self, code: Code) -> None:
         op = self.operation
         options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(op.x[0])}
-        inputs = {**code.value("x", op.x[0]), **code.jet("g", op.g), **self._tables(code), **self.samples,
-                  **self.channels}
-        code.launch(batchnorm.gradient_statistics(self.dtype, **options), **inputs, **self.gamma, **self.beta,
-                    **self.pixels, **code.results(code.orders), add=self.add)
+        inputs = {
+            **code.value("x", op.x[0]),
+            **code.jet("g", op.g),
+            **self._tables(code),
+            **self.samples,
+            **self.channels,
+        }
+        code.launch(
+            batchnorm.gradient_statistics(self.dtype, **options),
+            **inputs,
+            **self.gamma,
+            **self.beta,
+            **self.pixels,
+            **code.results(code.orders),
+            add=self.add,
+        )
         if op.h[0] is not None:
             code.launch(batchnorm.backward(self.dtype, **options), **code.jet("h", op.h[0]), **inputs)

@@ -1,4 +1,5 @@
 """Linear and Conv2d."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -34,8 +35,13 @@ class EmitProducts(Emitter):
     def prepare(self, rooms: Rooms) -> None:
         op, lanes = self.operation, self.plan.lanes
         self.sources, self.targets = table(forward_sources(op)), table(np.arange(op.rows))
-        self.weights = {"w": Part("w"), "v": Part("v"), "base": op.weight_at, "groups": op.groups,
-                        "group_base": op.group_rows * op.fan}
+        self.weights = {
+            "w": Part("w"),
+            "v": Part("v"),
+            "base": op.weight_at,
+            "groups": op.groups,
+            "group_base": op.group_rows * op.fan,
+        }
         if not self.plan.gradients:
             return
         self.add_weight = not self.plan.first_use(op.layer, "weight")
@@ -51,19 +57,42 @@ class EmitProducts(Emitter):
         op, orders = self.operation, code.present(self.operation.y.levels)
         if not orders:
             return
-        kernel = bilinear.products_for(self.dtype, orders=orders, levels=code.levels(op.source), adjoint=False,
-                                       rows=op.group_rows, lanes=self.plan.lanes)
-        code.launch(kernel, **code.value("c", op.y), **code.value("b", op.source), **self.weights,
-                    source=self.sources, target=self.targets, mask=None,
-                    gate=bilinear.RELU if op.relu else bilinear.OPEN, group_rows=op.group_rows,
-                    group_step=op.group_inputs, c_rows=op.rows, i_step=op.fan, inner=op.fan, outer_step=0,
-                    bias_at=-1 if op.bias_at is None else op.bias_at)
+        kernel = bilinear.products_for(
+            self.dtype,
+            orders=orders,
+            levels=code.levels(op.source),
+            adjoint=False,
+            rows=op.group_rows,
+            lanes=self.plan.lanes,
+        )
+        code.launch(
+            kernel,
+            **code.value("c", op.y),
+            **code.value("b", op.source),
+            **self.weights,
+            source=self.sources,
+            target=self.targets,
+            mask=None,
+            gate=bilinear.RELU if op.relu else bilinear.OPEN,
+            group_rows=op.group_rows,
+            group_step=op.group_inputs,
+            c_rows=op.rows,
+            i_step=op.fan,
+            inner=op.fan,
+            outer_step=0,
+            bias_at=-1 if op.bias_at is None else op.bias_at,
+        )
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.delta is not op.g:
-            code.launch(select.rectify(self.dtype, orders=code.orders), **code.jet("y", op.delta),
-                        **code.jet("x", op.g), mask=code.rows(op.y.buffer, 0), slope=0.0)
+            code.launch(
+                select.rectify(self.dtype, orders=code.orders),
+                **code.jet("y", op.delta),
+                **code.jet("x", op.g),
+                mask=code.rows(op.y.buffer, 0),
+                slope=0.0,
+            )
         if code.wanted:
             self._parameter_gradients(code)
         if op.h[0] is not None:
@@ -72,26 +101,65 @@ class EmitProducts(Emitter):
     def _parameter_gradients(self, code: Code) -> None:
         op, orders = self.operation, code.wanted
         if op.bias_at is not None:
-            code.launch(bilinear.bias_gradient(self.dtype, orders=orders), **code.results(orders),
-                        **code.jet("d", op.delta), base=op.bias_at, rows=op.rows, pixels=op.pixels, add=self.add_bias)
+            code.launch(
+                bilinear.bias_gradient(self.dtype, orders=orders),
+                **code.results(orders),
+                **code.jet("d", op.delta),
+                base=op.bias_at,
+                rows=op.rows,
+                pixels=op.pixels,
+                add=self.add_bias,
+            )
         shape = self.slices, op.rows * op.fan
         partial = {f"partial{k}": Part(f"partial{k}", 0, shape) for k in orders}
-        kernel = bilinear.weight_gradient_for(self.dtype, orders=orders, levels=code.levels(op.source),
-                                              rows=op.group_rows, fan=op.fan)
-        code.launch(kernel, **partial, **code.jet("d", op.delta), **code.value("x", op.source), source=self.sources,
-                    group_step=op.group_inputs, group_rows=op.group_rows, groups=op.groups, d_rows=op.rows)
-        code.launch(memory.collect(self.dtype, orders=orders), **code.results(orders), **partial, base=op.weight_at,
-                    add=self.add_weight)
+        kernel = bilinear.weight_gradient_for(
+            self.dtype, orders=orders, levels=code.levels(op.source), rows=op.group_rows, fan=op.fan
+        )
+        code.launch(
+            kernel,
+            **partial,
+            **code.jet("d", op.delta),
+            **code.value("x", op.source),
+            source=self.sources,
+            group_step=op.group_inputs,
+            group_rows=op.group_rows,
+            groups=op.groups,
+            d_rows=op.rows,
+        )
+        code.launch(
+            memory.collect(self.dtype, orders=orders),
+            **code.results(orders),
+            **partial,
+            base=op.weight_at,
+            add=self.add_weight,
+        )
 
     def _input_gradient(self, code: Code, h: Buffer) -> None:
         """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that went into x."""
         op = self.operation
         masked = op.source.flow.masked_by_user
-        kernel = bilinear.products_for(self.dtype, orders=code.orders, levels=code.levels(), adjoint=True,
-                                       rows=op.group_inputs, lanes=self.plan.lanes)
-        code.launch(kernel, **code.jet("c", h), **code.jet("b", op.delta), **self.weights,
-                    source=self.back_sources, target=self.back_targets,
-                    mask=code.rows(op.source.buffer, 0) if masked else None,
-                    gate=bilinear.MASK if masked else bilinear.OPEN, group_rows=op.group_inputs,
-                    group_step=op.group_rows, c_rows=op.inputs, i_step=op.geometry.taps, inner=op.geometry.taps,
-                    outer_step=op.fan, bias_at=-1)
+        kernel = bilinear.products_for(
+            self.dtype,
+            orders=code.orders,
+            levels=code.levels(),
+            adjoint=True,
+            rows=op.group_inputs,
+            lanes=self.plan.lanes,
+        )
+        code.launch(
+            kernel,
+            **code.jet("c", h),
+            **code.jet("b", op.delta),
+            **self.weights,
+            source=self.back_sources,
+            target=self.back_targets,
+            mask=code.rows(op.source.buffer, 0) if masked else None,
+            gate=bilinear.MASK if masked else bilinear.OPEN,
+            group_rows=op.group_inputs,
+            group_step=op.group_rows,
+            c_rows=op.inputs,
+            i_step=op.geometry.taps,
+            inner=op.geometry.taps,
+            outer_step=op.fan,
+            bias_at=-1,
+        )

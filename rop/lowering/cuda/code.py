@@ -3,6 +3,7 @@
 A *room* is a flat piece of device memory; an operand is a part of one (``Part``), a table that lives as long as the
 lowered network, or a number. The workspace gives rooms their memory, tile by tile, and binds each launch once.
 """
+
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
@@ -38,11 +39,11 @@ class Launch:
 class Rooms:
     """How much memory beside the planes operations need: numbers per tile, or for all of them."""
 
-    chosen: int = 0                                     # rows of a plane of int32
-    tables: int = 0                                     # numbers per order
-    partial: int = 0                                    # of whoever needs most: it is free again at once
-    state: int = 0                                      # for the batch as a whole
-    blocks: int = 0                                     # partial sums of the energy of each order
+    chosen: int = 0  # rows of a plane of int32
+    tables: int = 0  # numbers per order
+    partial: int = 0  # of whoever needs most: it is free again at once
+    state: int = 0  # for the batch as a whole
+    blocks: int = 0  # partial sums of the energy of each order
 
     def reserve(self, name: str, count: int) -> int:
         """Takes so many numbers; returns where they start."""
@@ -58,7 +59,7 @@ class Code:
     plan: Plan
     orders: tuple[int, ...]
     wanted: tuple[int, ...]
-    dense: bool                                         # whether targets are numbers, not labels
+    dense: bool  # whether targets are numbers, not labels
     launches: list[Launch] = field(default_factory=list)
 
     def launch(self, kernel: Any, **operands: Any) -> None:
@@ -108,8 +109,10 @@ class Emitter:
 def launched(launches: Mapping[type, Any], kind: type) -> Any:
     """What is launched for a kind of operation or loss; not everything that a CPU computes need be known here."""
     if kind not in launches:
-        raise DeviceError(f"device 'cuda': there are no kernels for {kind.__name__} on a GPU, only for "
-                          f"{', '.join(known.__name__ for known in launches)}; use device='cpu'")
+        raise DeviceError(
+            f"device 'cuda': there are no kernels for {kind.__name__} on a GPU, only for "
+            f"{', '.join(known.__name__ for known in launches)}; use device='cpu'"
+        )
     return launches[kind]
 
 

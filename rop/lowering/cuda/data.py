@@ -1,4 +1,5 @@
 """Data in."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -19,8 +20,13 @@ class EmitInput(Emitter):
 
     def forward(self, code: Code) -> None:
         if 0 in code.orders:
-            code.launch(memory.load(self.dtype), y=code.rows(self.operation.y.buffer, 0), x=Part("x"),
-                        samples=Part("samples", 0, (self.plan.lanes,)), feature=self.features)
+            code.launch(
+                memory.load(self.dtype),
+                y=code.rows(self.operation.y.buffer, 0),
+                x=Part("x"),
+                samples=Part("samples", 0, (self.plan.lanes,)),
+                feature=self.features,
+            )
 
     def backward(self, code: Code) -> None:
         """Data has no gradient."""

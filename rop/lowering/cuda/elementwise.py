@@ -1,4 +1,5 @@
 """Activations."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -15,8 +16,12 @@ class EmitActivation(Emitter):
 
     def _options(self, code: Code, orders: tuple[int, ...]) -> dict[str, Any]:
         layer = self.operation.layer
-        return {"of": layer.function, "count": len(layer.parameters), "orders": orders,
-                "levels": code.levels(self.operation.x[0])}
+        return {
+            "of": layer.function,
+            "count": len(layer.parameters),
+            "orders": orders,
+            "levels": code.levels(self.operation.x[0]),
+        }
 
     def _parameters(self) -> dict[str, float]:
         a, b = (*self.operation.layer.parameters, 0.0, 0.0)[:2]
@@ -25,11 +30,20 @@ class EmitActivation(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            code.launch(elementwise.forward(self.dtype, **self._options(code, orders)), **code.value("y", op.y),
-                        **code.value("x", op.x[0]), **self._parameters())
+            code.launch(
+                elementwise.forward(self.dtype, **self._options(code, orders)),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                **self._parameters(),
+            )
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            code.launch(elementwise.backward(self.dtype, **self._options(code, code.orders)), **code.jet("h", op.h[0]),
-                        **code.value("x", op.x[0]), **code.jet("g", op.g), **self._parameters())
+            code.launch(
+                elementwise.backward(self.dtype, **self._options(code, code.orders)),
+                **code.jet("h", op.h[0]),
+                **code.value("x", op.x[0]),
+                **code.jet("g", op.g),
+                **self._parameters(),
+            )

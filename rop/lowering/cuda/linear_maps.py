@@ -1,4 +1,5 @@
 """Average pooling, addition, concatenation and flattening: every order goes through the same map."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -44,8 +45,9 @@ class EmitAveragePool(Emitter):
         return {"entry": table(padded(owner, member, owners)), "weight": cuda.to_device(weights)}
 
     def _pass(self, code: Code, orders: tuple[int, ...], windows: dict[str, Any], **jets: Part) -> None:
-        code.launch(linear_maps.weighted_sum(self.dtype, orders=orders), **jets, **windows,
-                    channels=self.operation.y.channels)
+        code.launch(
+            linear_maps.weighted_sum(self.dtype, orders=orders), **jets, **windows, channels=self.operation.y.channels
+        )
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
@@ -71,14 +73,22 @@ class EmitPermutation(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            code.launch(linear_maps.permute_rows(self.dtype, orders=orders), **code.value("y", op.y),
-                        **code.value("x", op.x[0]), order=self.order)
+            code.launch(
+                linear_maps.permute_rows(self.dtype, orders=orders),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                order=self.order,
+            )
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            code.launch(linear_maps.permute_rows(self.dtype, orders=code.orders), **code.jet("y", op.h[0]),
-                        **code.jet("x", op.g), order=self.inverse)
+            code.launch(
+                linear_maps.permute_rows(self.dtype, orders=code.orders),
+                **code.jet("y", op.h[0]),
+                **code.jet("x", op.g),
+                order=self.inverse,
+            )
 
 
 class EmitSum(Emitter):
@@ -90,12 +100,20 @@ class EmitSum(Emitter):
         op, orders = self.operation, code.present(self.operation.y.levels)
         first, *others = op.x
         if orders:
-            code.launch(linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(first)),
-                        **code.value("y", op.y), **code.value("x", first), count=op.y.rows, **SAME_ROWS)
+            code.launch(
+                linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(first)),
+                **code.value("y", op.y),
+                **code.value("x", first),
+                count=op.y.rows,
+                **SAME_ROWS,
+            )
         for x in others:
             if code.present(x.levels):
-                code.launch(linear_maps.add_rows(self.dtype, orders=code.present(x.levels)), **code.value("y", op.y),
-                            **code.value("x", x))
+                code.launch(
+                    linear_maps.add_rows(self.dtype, orders=code.present(x.levels)),
+                    **code.value("y", op.y),
+                    **code.value("x", x),
+                )
 
     def backward(self, code: Code) -> None:
         """Nothing to do: inputs share the gradient of y."""
@@ -112,8 +130,17 @@ class EmitConcatenation(Emitter):
             return
         for first, x in op.parts():
             kernel = linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(x))
-            code.launch(kernel, **code.value("y", op.y), **code.value("x", x), pixels=op.y.pixels, count=x.channels,
-                        y_step=op.y.channels, y_first=first, x_step=x.channels, x_first=0)
+            code.launch(
+                kernel,
+                **code.value("y", op.y),
+                **code.value("x", x),
+                pixels=op.y.pixels,
+                count=x.channels,
+                y_step=op.y.channels,
+                y_first=first,
+                x_step=x.channels,
+                x_first=0,
+            )
 
     def backward(self, code: Code) -> None:
         op = self.operation
@@ -124,5 +151,14 @@ class EmitConcatenation(Emitter):
     def _take(self, code: Code, h: Buffer, first: int, channels: int) -> None:
         op = self.operation
         kernel = linear_maps.copy_rows(self.dtype, orders=code.orders, levels=code.levels())
-        code.launch(kernel, **code.jet("y", h), **code.jet("x", op.g), pixels=op.y.pixels, count=channels,
-                    y_step=channels, y_first=0, x_step=op.y.channels, x_first=first)
+        code.launch(
+            kernel,
+            **code.jet("y", h),
+            **code.jet("x", op.g),
+            pixels=op.y.pixels,
+            count=channels,
+            y_step=channels,
+            y_first=0,
+            x_step=op.y.channels,
+            x_first=first,
+        )

@@ -1,4 +1,5 @@
 """Losses."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -31,9 +32,18 @@ class EmitLoss(Emitter):
         assert g is not None
         kernel, targets = self._kernel(code)
         energies = {f"energy{k}": Part("energy", k * self.blocks, (self.blocks,)) for k in code.orders}
-        code.launch(kernel, **code.jet("g", g), **code.value("z", z), **energies, **targets, weight=Part("weight"),
-                    samples=Part("samples", 0, (self.plan.lanes,)), scale=Part("scale"), pixels=z.pixels,
-                    rows=z.channels)
+        code.launch(
+            kernel,
+            **code.jet("g", g),
+            **code.value("z", z),
+            **energies,
+            **targets,
+            weight=Part("weight"),
+            samples=Part("samples", 0, (self.plan.lanes,)),
+            scale=Part("scale"),
+            pixels=z.pixels,
+            rows=z.channels,
+        )
 
     def _kernel(self, code: Code) -> tuple[Any, dict[str, Part]]:
         """The loss's kernel, and what only it reads."""
@@ -41,8 +51,10 @@ class EmitLoss(Emitter):
         name = "dense" if code.dense else "labels"
         targets = {name: Part(name)}
         if self.operation.kind is CrossEntropy:
-            return (self.kernel(self.dtype, **options, dense=code.dense),
-                    {**targets, "p": code.rows(self.operation.probability, 0)})
+            return (
+                self.kernel(self.dtype, **options, dense=code.dense),
+                {**targets, "p": code.rows(self.operation.probability, 0)},
+            )
         return self.kernel(self.dtype, **options), targets
 
     def backward(self, code: Code) -> None:

@@ -1,4 +1,5 @@
 """ReLU, leaky ReLU and max pooling."""
+
 from __future__ import annotations
 
 from rop.kernels.cuda import select
@@ -13,8 +14,12 @@ class EmitRectify(Emitter):
     operation: Rectify
 
     def _pass(self, code: Code, orders: tuple[int, ...], **jets: Part) -> None:
-        code.launch(select.rectify(self.dtype, orders=orders), **jets, mask=code.rows(self.operation.x[0].buffer, 0),
-                    slope=float(self.operation.layer.negative_slope))
+        code.launch(
+            select.rectify(self.dtype, orders=orders),
+            **jets,
+            mask=code.rows(self.operation.x[0].buffer, 0),
+            slope=float(self.operation.layer.negative_slope),
+        )
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
@@ -43,11 +48,24 @@ class EmitMaxPool(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            code.launch(select.pool(self.dtype, orders=orders), **code.value("y", op.y), **code.value("x", op.x[0]),
-                        chosen=self.chosen, window=self.window, channels=op.y.channels, relu=int(op.relu))
+            code.launch(
+                select.pool(self.dtype, orders=orders),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                chosen=self.chosen,
+                window=self.window,
+                channels=op.y.channels,
+                relu=int(op.relu),
+            )
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            code.launch(select.pool_back(self.dtype, orders=code.orders), **code.jet("h", op.h[0]),
-                        **code.jet("g", op.g), chosen=self.chosen, owner=self.owner, channels=op.y.channels)
+            code.launch(
+                select.pool_back(self.dtype, orders=code.orders),
+                **code.jet("h", op.h[0]),
+                **code.jet("g", op.g),
+                chosen=self.chosen,
+                owner=self.owner,
+                channels=op.y.channels,
+            )
