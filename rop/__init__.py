@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from rop import check, datasets, eigen, kfac
     from rop.eigen import spectral_radius
-    from rop.engine import Jet, Objective, Point
     from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
     from rop.graph import Graph, Input, Sequential
     from rop.layers import (
@@ -47,10 +46,11 @@ if TYPE_CHECKING:
         Softplus,
         Tanh,
     )
+    from rop.objective import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
     from rop.torch.export import to_torch as to_torch
     from rop.torch.trace import from_torch as from_torch
-    from rop.trainer import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
+    from rop.training.run import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
 
 __version__ = "0.1.0"
 
@@ -126,10 +126,10 @@ __all__ = [
 # that a new line in their registry of activations is public at once.
 _ON_FIRST_USE = {
     **dict.fromkeys(("Input", "Graph", "Sequential"), "rop.graph"),
-    **dict.fromkeys(("Objective", "Point", "Jet"), "rop.engine"),
+    **dict.fromkeys(("Objective", "Point", "Jet"), "rop.objective"),
     **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
     **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
-    **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.trainer"),
+    **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.training.run"),
     **dict.fromkeys(("RopError", "ArgumentError", "ArgumentTypeError", "DeviceError", "FileError"), "rop.errors"),
     **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
     "MissingPackageError": "rop.errors",

@@ -359,7 +359,7 @@ def _kfac_of(p: Any) -> Any:
 
 
 class _HostVectors:
-    """What a solver does with single vectors, in NumPy. rop/cuda/power.py does the same with vectors on a GPU."""
+    """What a solver does with single vectors, in NumPy. rop/devices/cuda/power.py does the same on a GPU."""
 
     def __init__(self, H: _Operator):
         self._H = H
@@ -396,7 +396,7 @@ class _HostVectors:
 def _vectors_of(p: Any, H: _Operator, v0: Any) -> Any:
     """Where a solver for p keeps its vectors: on the GPU if products are computed there."""
     if getattr(getattr(p, "_f", None), "device", "cpu") == "cuda":
-        from rop.cuda.power import DeviceVectors
+        from rop.devices.cuda.power import DeviceVectors
 
         return DeviceVectors(p, H, v0)
     return _HostVectors(H)

@@ -37,14 +37,14 @@ from typing import Any
 
 import numpy as np
 
-from rop.engine import Objective, Point
+from rop.devices.cpu.workspace import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
 from rop.layers._arguments import as_array, check_choice, check_float, check_int
 from rop.layers.base import Layer
 from rop.layers.kinds import kind_of
 from rop.lowering.bilinear import Products
-from rop.workspace import engine_lock
+from rop.objective import Objective, Point
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
 

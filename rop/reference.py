@@ -8,7 +8,7 @@ tensor, so tied layers need no special care. The derivatives come from autograd 
     grad = ∇f        hvp = ∇⟨grad, v⟩ = H v        r2 = ∇⟨hvp, v⟩ = vᵀ∇H v
 
 Batchnorm is written out in primitives, because torch's fused batchnorm is wrong at third order in training mode
-(tests/test_torch_batchnorm.py has the evidence).
+(tests/torch/test_torch_batchnorm.py has the evidence).
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 
 import rop
-from rop import checkpoint as files
 from rop import datasets, optim
 from rop.devices import DEVICES
 from rop.errors import ArgumentError, FileError, RopError
 from rop.experiments import EXPERIMENTS, SETTINGS, experiment, penalty
 from rop.layers._arguments import check_choice, check_int, check_path
-from rop.trainer import Fit, Row, evaluate, train
+from rop.training import checkpoint as files
+from rop.training.run import Fit, Row, evaluate, train
 
 CONFIG, HISTORY, WEIGHTS, CURVES = "config.json", "history.csv", "weights.npz", "curves.png"
 FORMAT, VERSION = "rop run", 2  # runs of version 1 have no digest in their configuration

@@ -29,7 +29,7 @@ settings.register_profile("thorough", settings.get_profile("ci"), max_examples=4
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 if os.environ.get("NUMBA_ENABLE_CUDASIM") == "1":
-    from tests import simulator
+    from tests.helpers import simulator
 
     simulator.install()
 
@@ -49,17 +49,17 @@ CPU_ONLY = re.compile(
 
 # What takes longest starts first, so that no process is left alone with it at the end.
 SLOW = (
-    "tests/test_bench.py",
-    "tests/test_kinds.py",
-    "tests/test_cuda_simulator.py",
-    "tests/test_lowering_coverage.py",
-    "tests/test_killed.py",
-    "tests/test_docs.py",
-    "tests/test_cache.py",
+    "tests/bench/test_bench.py",
+    "tests/kernels/test_kinds.py",
+    "tests/devices/cuda/test_cuda_simulator.py",
+    "tests/lowering/test_lowering_coverage.py",
+    "tests/training/test_killed.py",
+    "tests/docs/test_docs.py",
+    "tests/kernels/test_cache.py",
 )
 # Tests that share a costly fixture run in one process: those of these files, and those of one CUDA kernel.
-TOGETHER = ("tests/test_bench.py", "tests/test_check.py", "tests/test_cuda_simulator.py")
-KERNEL_TEST = re.compile(r"tests/test_cuda_(?:compile|ptx)\.py::\w+(\[.+\])$")
+TOGETHER = ("tests/bench/test_bench.py", "tests/check/test_check.py", "tests/devices/cuda/test_cuda_simulator.py")
+KERNEL_TEST = re.compile(r"tests/kernels/cuda/test_cuda_(?:compile|ptx)\.py::\w+(\[.+\])$")
 
 
 @pytest.hookimpl(optionalhook=True)

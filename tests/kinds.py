@@ -13,7 +13,7 @@ import sys
 
 from llvmlite import binding
 
-from tests.processes import ROOT, environment
+from tests.helpers.processes import ROOT, environment
 
 KINDS: dict[str, dict[str, str]] = {
     "native": {},
@@ -25,23 +25,18 @@ NEEDS = {"avx2": "avx2", "no-avx": "sse4.2", "avx512-geometry": "avx2"}  # the f
 OTHERS = tuple(NEEDS)
 
 # What computes numbers on the CPU: every layer and loss, networks, wide layers, long vectors, training, eigenvalues.
-NUMERIC = tuple(
-    f"tests/test_{name}.py"
-    for name in (
-        "layers",
-        "losses",
-        "networks",
-        "thresholds",
-        "guard",
-        "identities",
-        "descent",
-        "eigen",
-        "elementwise",
-        "mathematics",
-    )
+NUMERIC = (
+    "tests/layers",
+    "tests/objective/test_networks.py",
+    "tests/objective/test_identities.py",
+    "tests/devices/cpu/test_thresholds.py",
+    "tests/devices/cpu/test_guard.py",
+    "tests/training/test_descent.py",
+    "tests/curvature/test_eigen.py",
+    "tests/kernels/test_mathematics.py",
 )
 # A part of it that takes seconds and few kernels, those whose loops depend on the geometry.
-REPRESENTATIVE = ("tests/test_thresholds.py::test_layers_whose_loops_depend_on_the_geometry",)
+REPRESENTATIVE = ("tests/devices/cpu/test_thresholds.py::test_layers_whose_loops_depend_on_the_geometry",)
 
 
 def obstacle(kind: str) -> str | None:

@@ -33,8 +33,8 @@ PASSES: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...] = (
 
 def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any, training: bool) -> set[str]:
     """The kernels of all passes over a network."""
+    from rop.devices.cpu.workspace import choose_lanes
     from rop.lowering import emit_outputs, emit_pass, lower
-    from rop.workspace import choose_lanes
 
     names: set[str] = set()
     for with_loss in (loss, None):
@@ -49,8 +49,8 @@ def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any,
 def draw_everything() -> set[str]:
     """Lowers drawn networks of every strategy; returns the kernels that were emitted."""
     import rop
-    from tests.cases import CASES, LOSS_CASES, made
-    from tests.strategies import (
+    from tests.helpers.cases import CASES, LOSS_CASES, made
+    from tests.helpers.strategies import (
         batch_sizes,
         cnns,
         constant_nets,
@@ -60,7 +60,7 @@ def draw_everything() -> set[str]:
         mlps,
         wide_nets,
     )
-    from tests.test_layers import PLACES
+    from tests.layers.test_layers import PLACES
 
     names: set[str] = set()
     problems = st.one_of(

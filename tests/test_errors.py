@@ -11,7 +11,7 @@ import torch
 
 import rop
 from rop.errors import RopError
-from tests.cases import CASES, LOSS_CASES, Refused
+from tests.helpers.cases import CASES, LOSS_CASES, Refused
 
 N = 4 * 3 + 3  # parameters of the network below
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import run_python
+from tests.helpers.processes import run_python
 
 # Python as it is where some packages are not installed: no finder knows them
 HIDE = """

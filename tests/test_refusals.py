@@ -20,7 +20,7 @@ import rop
 from rop import cli, optim
 from rop.commands import FAILED, USAGE
 from rop.sklearn import RopClassifier
-from tests.processes import environment
+from tests.helpers.processes import environment
 from tests.test_errors import BAD_VECTORS, N, assert_refused, network
 
 X, Y = np.linspace(-1, 1, 32).reshape(8, 4), np.arange(8) % 3

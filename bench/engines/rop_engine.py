@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 import rop
-from rop.descent import Descent
+from rop.training.compiled import Descent
 
 from ..problems import Data, Problem
 from . import Engine, Step

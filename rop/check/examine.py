@@ -10,7 +10,7 @@ import numpy as np
 
 from rop.check.differences import extrapolated, halvings, observed_order, remembered
 from rop.check.stand import FORWARD, Answers, Stand
-from rop.engine import Objective
+from rop.objective import Objective
 
 ORDERS = (0, 1, 2)
 FACTOR = -1.7  # c of the homogeneity Rᵏ(c v) = cᵏ Rᵏ(v)

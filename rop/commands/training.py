@@ -212,7 +212,7 @@ def chosen_optimizer(options: argparse.Namespace) -> Optimizer | None:
 
 
 def _train(run: Any, options: argparse.Namespace) -> int:
-    from rop.trainer import TrainingInterrupted
+    from rop.training.run import TrainingInterrupted
 
     if not options.quiet:
         print(
@@ -298,7 +298,7 @@ def _finish(results: dict[str, Any], options: argparse.Namespace) -> int:
 def run_eval(options: argparse.Namespace) -> int:
     from rop import datasets
     from rop.runs import Run
-    from rop.trainer import evaluate
+    from rop.training.run import evaluate
 
     run = Run.open(options.run)
     w, state = run.weights()
@@ -353,7 +353,7 @@ def run_spectrum(options: argparse.Namespace) -> int:
 
 
 def _plot_density(plt: Any, density: Any, path: Path, title: str) -> None:
-    from rop.checkpoint import write_atomically
+    from rop.training.checkpoint import write_atomically
 
     figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")
     axis.semilogy(density.grid, np.maximum(density.density, 1e-6))

@@ -104,7 +104,7 @@ def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
 
 def compile_claimed(name: str, claims: Path) -> None:
     """Compiles what no other process has claimed by a folder in ``claims``, the slowest things first."""
-    from rop.kernels.cpu import descent
+    from rop.kernels.cpu import training as descent
     from rop.kernels.cpu.interpreter import runner
     from rop.kernels.cpu.transfer import Transfer
 

@@ -4,7 +4,7 @@
 the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow. That
 much is the same on every device. ``lower`` adds what the CPU needs; there ``operation.forward(plan, code, k, …)`` and
 ``.backward(…)`` emit the instructions of order k. The law of the engine is visible here: order k reads orders ≤ k and
-writes order k. Files are named as in rop/kernels/cpu; what a GPU makes of the same operations is in rop/lowering/cuda.
+writes order k. Files are named as in rop/kernels/cpu; rop/devices/cuda/emit makes launches of the same operations.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from rop.devices.cpu.code import ORDERS, Code, Operand, Ref
 from rop.kernels.cpu import batchnorm
 from rop.layers.batchnorm import BatchNorm
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import ORDERS, Code, Operand, Ref
 
 
 class BatchNormOperation(Operation):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rop.devices.cpu.code import Buffer, Code, Operand, Ref
 from rop.graph import Node
 from rop.kernels.cpu import bilinear, select
 from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, PANEL, SPAN
@@ -16,7 +17,6 @@ from rop.layers import Conv2d, Linear
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry
 from rop.lowering.plan import NOWHERE, Operation, Plan, Value
-from rop.program import Buffer, Code, Operand, Ref
 
 WIDE = 16384  # weights of a linear layer from which its gradient is a matrix product over all tiles
 REGROUP = 48  # fan-in from which copying the output gradient into blocks pays

@@ -6,11 +6,11 @@ import math
 
 import numpy as np
 
+from rop.devices.cpu.code import Code, Ref
 from rop.graph import Node
 from rop.kernels.cpu import memory
 from rop.layers import Conv2d
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import Code, Ref
 
 
 class InputOperation(Operation):

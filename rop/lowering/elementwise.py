@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rop.devices.cpu.code import ORDERS, Code, Operand
 from rop.kernels.cpu import elementwise
 from rop.layers.elementwise import Elementwise
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import ORDERS, Code, Operand
 
 
 class Activation(Operation):

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
+from rop.devices.cpu.code import Code, Ref
 from rop.graph import Node
 from rop.kernels.cpu import linear_maps
 from rop.layers import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry, adaptive_pairs
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import Code, Ref
 
 
 class Windows(Operation):

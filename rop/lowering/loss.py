@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rop.devices.cpu.code import Buffer, Code, Operand, Ref
 from rop.kernels.cpu import loss
 from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
 from rop.layers.kinds import kind_of
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import Buffer, Code, Operand, Ref
 
 DENSE, LABELS = Ref("dense", 0, 0), Ref("labels", 0, 0)
 Own = Callable[["LossOperation", Plan, int], dict[str, Operand]]

@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from rop.devices.cpu.code import Code, Operand, Ref
 from rop.kernels.cpu import memory
 from rop.lowering.bilinear import SLICES
 from rop.lowering.loss import LossOperation
 from rop.lowering.plan import FAMILIES, Family, Partial, Plan
-from rop.program import Code, Operand, Ref
 
 SMALL = 6000  # numbers that are not worth dividing among threads
 

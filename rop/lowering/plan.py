@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rop import guard
+from rop.devices.cpu import guard
+from rop.devices.cpu.code import ORDERS, Buffer, Code, Operand, Ref, Tables
 from rop.graph import Graph, Node
 from rop.kernels.cpu import linear_maps
 from rop.layers import Flatten, Identity
 from rop.layers.base import Layer, Shape
-from rop.program import ORDERS, Buffer, Code, Operand, Ref, Tables
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rop.devices.cpu.code import Code, Operand, Ref
 from rop.graph import Node
 from rop.kernels.cpu import select
 from rop.layers import MaxPool2d, ReLU
@@ -11,7 +12,6 @@ from rop.layers.relu import Rectifier
 from rop.lowering.bilinear import Products
 from rop.lowering.linear_maps import Windows, window_geometry
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import Code, Operand, Ref
 
 
 class Rectify(Operation):

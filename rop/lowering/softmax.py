@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rop.devices.cpu.code import ORDERS, Code, Operand, Ref
 from rop.kernels.cpu import softmax
 from rop.layers import LogSoftmax, Softmax
 from rop.lowering.plan import Operation, Plan, Value
-from rop.program import ORDERS, Code, Operand, Ref
 
 
 class SoftmaxOperation(Operation):

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from rop.engine import as_floats, check_state
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.layers import Add, Concat
 from rop.layers.base import Layer
+from rop.objective import as_floats, check_state
 from rop.torch.layers import module_of
 
 

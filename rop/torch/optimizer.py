@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rop import optim
+from rop.devices.cpu.workspace import DEFAULT_MEMORY
 from rop.eigen import Eigen
-from rop.engine import Objective
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers._arguments import check_int
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
-from rop.penalty import Penalty
+from rop.objective import Objective
 from rop.torch.losses import loss_from_torch, numbers
 from rop.torch.trace import Traced, trace
-from rop.workspace import DEFAULT_MEMORY
+from rop.training.penalty import Penalty
 
 
 class SpectralRadius:

@@ -12,7 +12,7 @@ import pytest
 from tests.appendix import __main__ as table
 from tests.appendix import algorithms, equations
 from tests.appendix.comparison import CORRECTED, PRINTED
-from tests.test_torch_batchnorm import example
+from tests.torch.test_torch_batchnorm import example
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENT = ROOT / "docs" / "derivations.md"

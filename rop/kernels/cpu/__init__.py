@@ -2,5 +2,5 @@
 
 Values lie as (row, lane): a row is one feature of T samples, contiguous; T lanes make a *tile* of the batch. Rows of an
 image are (pixel, channel). A kernel gets addresses and sizes as plain integers and works on one tile; it knows neither
-which tile, nor which layer, nor which order of the jet: that is decided in rop/program.py.
+which tile, nor which layer, nor which order of the jet: that is decided in rop/devices/cpu/code.py.
 """

@@ -1,0 +1,170 @@
+"""A network as a program: instructions over flat buffers, divided into stages.
+
+``Plan`` decides where everything lies: a tile of T samples has three *planes*, one per order of the jet, and a buffer
+is a number of rows in each of them. ``Code`` collects the instructions of a pass, with symbolic operands (``Ref``: a
+space and an offset). ``Bound`` gives the spaces their addresses and makes the table that the interpreter
+runs. What a layer contributes is written in rop/lowering/; nothing here knows a formula.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rop.devices.cpu.threads import Pace
+from rop.kernels.compile import Kernel
+from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
+
+ORDERS = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An address that is known later: ``offset`` bytes into a space, moving by ``step`` bytes per unit."""
+
+    space: str
+    offset: int = 0
+    step: int | None = None  # None: the space's own step per tile
+
+    def plus(self, offset: int) -> Ref:
+        return Ref(self.space, self.offset + offset, self.step)
+
+
+Operand = int | float | Ref
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Rows of a tile: where they start in the plane of each order."""
+
+    rows: int
+    start: dict[int, int]  # order -> first row
+
+
+@dataclass
+class Instruction:
+    kernel: Kernel
+    operands: tuple[Operand, ...]
+
+
+@dataclass
+class Stage:
+    """Instructions that every unit runs, units in parallel; ``units`` TILES means as many as the chunk has tiles."""
+
+    units: int
+    instructions: list[Instruction] = field(default_factory=list)
+
+
+class Code:
+    """The instructions of one pass, in order. Neighbouring instructions for the same units share a stage."""
+
+    def __init__(self) -> None:
+        self.stages: list[Stage] = []
+        self.wanted = False  # whether the parameters' gradient of the current order is wanted,
+        self.slot = 0  # and from which slot of partial sums it will be collected
+
+    def _add(self, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
+        missing = set(kernel.operands) ^ set(operands)
+        assert not missing, f"{kernel.name}: operands {sorted(missing)} do not match"
+        if not (join and self.stages and self.stages[-1].units == units):
+            self.stages.append(Stage(units))
+        self.stages[-1].instructions.append(Instruction(kernel, tuple(operands[name] for name in kernel.operands)))
+
+    def tile(self, kernel: Kernel, **operands: Operand) -> None:
+        """An instruction for every tile."""
+        self._add(TILES, kernel, operands, join=True)
+
+    def once(self, kernel: Kernel, **operands: Operand) -> None:
+        """An instruction for the batch as a whole, after all tiles have come so far."""
+        self._add(1, kernel, operands, join=True)
+
+    def split(self, units: int, kernel: Kernel, **operands: Operand) -> None:
+        """An instruction divided into units of its own."""
+        self._add(units, kernel, operands, join=units > 1)
+
+    def barrier(self) -> None:
+        """What follows starts a stage of its own."""
+        self.stages.append(Stage(TILES))
+
+
+class Tables:
+    """Index tables that instructions refer to by address; they live as long as this object."""
+
+    def __init__(self) -> None:
+        self._kept: list[np.ndarray] = []
+
+    def put(self, values: Any) -> int:
+        array = np.ascontiguousarray(values, dtype=np.int64)
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
+    def bounded(self, rows: np.ndarray, owner: np.ndarray, owners: int) -> int:
+        """A table of rows sorted by owner -> the address of ``owners + 1`` addresses, of the first row of each."""
+        rows = np.ascontiguousarray(rows, dtype=np.int64)
+        start = self.put(rows)
+        first = np.searchsorted(owner, np.arange(owners + 1))
+        return self.put(start + first * rows.shape[1] * 8)
+
+
+@dataclass(frozen=True)
+class Space:
+    """Memory with an address: ``step`` bytes per tile; ``whole`` says that it holds every tile of the batch, not only
+    those of one chunk."""
+
+    address: int
+    step: int = 0
+    whole: bool = False
+
+
+def _words(values: Iterable[Operand], spaces: dict[str, Space]) -> np.ndarray:
+    """Base, step per unit and step per chunk of each operand."""
+    words = np.zeros((3, OPERANDS), np.int64)
+    for i, value in enumerate(values):
+        if isinstance(value, Ref):
+            space = spaces[value.space]
+            step = space.step if value.step is None else value.step
+            words[:, i] = space.address + value.offset, step, space.step if space.whole else 0
+        elif isinstance(value, float):
+            words[0, i] = struct.unpack("<q", struct.pack("<d", value))[0]
+        else:
+            words[0, i] = value
+    return words
+
+
+class Bound:
+    """A pass with all addresses filled in: what the interpreter runs."""
+
+    def __init__(self, code: Code, spaces: dict[str, Space], dtype: Any):
+        stages = [stage for stage in code.stages if stage.instructions]
+        self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
+        self.stages = np.zeros((len(stages), STAGE), np.int64)
+        self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
+        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # space -> row, operand, offset in it
+        row = 0
+        for s, stage in enumerate(stages):
+            self.stages[s] = row, row + len(stage.instructions), stage.units
+            for instruction in stage.instructions:
+                self.table[row, 0] = instruction.kernel.address(dtype)
+                self.table[row, 1:] = _words(instruction.operands, spaces).ravel()
+                for i, operand in enumerate(instruction.operands):
+                    if isinstance(operand, Ref):
+                        self._moving.setdefault(operand.space, []).append((row, i, operand.offset))
+                row += 1
+        self.pace = Pace()
+        # as plain integers: asking an array for its address costs a microsecond
+        self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
+
+    def alone(self, row: int) -> np.ndarray:
+        """The stages of a pass that has this one instruction only."""
+        (units,) = (units for first, end, units in self.stages.tolist() if first <= row < end)
+        return np.array([[row, row + 1, units]], np.int64)
+
+    def move(self, addresses: dict[str, int]) -> None:
+        """Puts other arrays of the same layout in place: new addresses for movable spaces."""
+        for space, address in addresses.items():
+            for row, i, offset in self._moving.get(space, ()):
+                self.table[row, 1 + i] = address + offset

@@ -1,0 +1,95 @@
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rop.devices.cpu.code import ORDERS
+from rop.devices.cuda.code import Code, Emitter, Part, Rooms
+from rop.kernels.cuda import batchnorm
+from rop.lowering.batchnorm import BatchNormOperation
+
+
+class EmitBatchNorm(Emitter):
+    """Batch normalisation: numbers per channel first, from the batch or from running statistics, then the map."""
+
+    operation: BatchNormOperation
+
+    def prepare(self, rooms: Rooms) -> None:
+        op, channels = self.operation, self.operation.channels
+        self.table_at = rooms.reserve("tables", batchnorm.FIELDS * channels)
+        self.state_at = rooms.reserve("state", 2 * channels)
+        self.add = bool(self.plan.gradients and op.layer.affine) and not self.plan.first_use(op.layer, "weight")
+        self.pixels = {"pixels": op.y.pixels}
+        self.channels = {"channels": channels}
+        self.parameters = {"w": Part("w"), "v": Part("v")}
+        self.gamma = {"gamma_at": -1 if op.gamma_at is None else op.gamma_at}
+        self.beta = {"beta_at": -1 if op.beta_at is None else op.beta_at}
+        self.samples = {"samples": Part("samples", 0, (self.plan.lanes,))}
+
+    def table(self, k: int) -> Part:
+        """Numbers per channel of order k."""
+        return Part(f"table{k}", self.table_at, (batchnorm.FIELDS, self.operation.channels))
+
+    def _tables(self, code: Code) -> dict[str, Part]:
+        return {f"table{k}": self.table(k) for k in ORDERS if k <= code.orders[-1]}
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if not orders:
+            return
+        options: dict[str, Any] = {"orders": orders, "levels": code.levels(op.x[0])}
+        inputs, tables, channels = code.value("x", op.x[0]), self._tables(code), op.channels
+        if op.frozen:
+            code.launch(
+                batchnorm.frozen(self.dtype, orders=orders),
+                **tables,
+                **self.parameters,
+                **self.gamma,
+                mean=Part("state", self.state_at, (channels,)),
+                variance=Part("state", self.state_at + channels, (channels,)),
+                eps=float(op.layer.eps),
+            )
+        else:
+            code.launch(
+                batchnorm.statistics(self.dtype, **options),
+                **tables,
+                **inputs,
+                **self.parameters,
+                **self.gamma,
+                **self.samples,
+                **self.pixels,
+                **self.channels,
+                eps=float(op.layer.eps),
+            )
+        code.launch(
+            batchnorm.normalise(self.dtype, **options),
+            **code.value("y", op.y),
+            **inputs,
+            **tables,
+            **self.parameters,
+            **self.beta,
+            **self.channels,
+        )
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(op.x[0])}
+        inputs = {
+            **code.value("x", op.x[0]),
+            **code.jet("g", op.g),
+            **self._tables(code),
+            **self.samples,
+            **self.channels,
+        }
+        code.launch(
+            batchnorm.gradient_statistics(self.dtype, **options),
+            **inputs,
+            **self.gamma,
+            **self.beta,
+            **self.pixels,
+            **code.results(code.orders),
+            add=self.add,
+        )
+        if op.h[0] is not None:
+            code.launch(batchnorm.backward(self.dtype, **options), **code.jet("h", op.h[0]), **inputs)

@@ -1,0 +1,165 @@
+"""Linear and Conv2d."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rop.devices.cpu.code import Buffer
+from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.kernels.cuda import bilinear, memory, select
+from rop.lowering.bilinear import Products
+
+
+def forward_sources(op: Products) -> np.ndarray:
+    """Row of x for (output pixel, (channel, tap)) in the order of W's columns, −1 for padding; of the first group."""
+    pixel_in, pixel_out, tap = op.geometry.triples()
+    rows = np.full((op.pixels, op.group_inputs, op.geometry.taps), -1)
+    rows[pixel_out, :, tap] = pixel_in[:, None] * op.inputs + np.arange(op.group_inputs)
+    flat = rows.reshape(op.pixels, op.fan)
+    return flat if op.source.row_order is None else op.source.row_order[flat]
+
+
+def backward_sources(op: Products) -> np.ndarray:
+    """Row of δ for (input pixel, (output row, tap)), −1 where no output uses the pixel through that tap."""
+    pixel_in, pixel_out, tap = op.geometry.triples()
+    rows = np.full((op.image_pixels, op.group_rows, op.geometry.taps), -1)
+    rows[pixel_in, :, tap] = pixel_out[:, None] * op.rows + np.arange(op.group_rows)
+    return rows.reshape(op.image_pixels, -1)
+
+
+class EmitProducts(Emitter):
+    """Products with W as it lies in w, and both adjoints. With A_0 = W and A_1 = V, order k is Σ_j A_j B_{k−j}."""
+
+    operation: Products
+
+    def prepare(self, rooms: Rooms) -> None:
+        op, lanes = self.operation, self.plan.lanes
+        self.sources, self.targets = table(forward_sources(op)), table(np.arange(op.rows))
+        self.weights = {
+            "w": Part("w"),
+            "v": Part("v"),
+            "base": op.weight_at,
+            "groups": op.groups,
+            "group_base": op.group_rows * op.fan,
+        }
+        if not self.plan.gradients:
+            return
+        self.add_weight = not self.plan.first_use(op.layer, "weight")
+        self.add_bias = op.bias_at is not None and not self.plan.first_use(op.layer, "bias")
+        self.slices = bilinear.slices(op.pixels, lanes, op.group_rows, op.fan)
+        rooms.partial = max(rooms.partial, self.slices * op.rows * op.fan)
+        if op.h[0] is not None:
+            self.back_sources = table(backward_sources(op))
+            order = op.source.row_order
+            self.back_targets = table(np.arange(op.inputs) if order is None else order)
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if not orders:
+            return
+        kernel = bilinear.products_for(
+            self.dtype,
+            orders=orders,
+            levels=code.levels(op.source),
+            adjoint=False,
+            rows=op.group_rows,
+            lanes=self.plan.lanes,
+        )
+        code.launch(
+            kernel,
+            **code.value("c", op.y),
+            **code.value("b", op.source),
+            **self.weights,
+            source=self.sources,
+            target=self.targets,
+            mask=None,
+            gate=bilinear.RELU if op.relu else bilinear.OPEN,
+            group_rows=op.group_rows,
+            group_step=op.group_inputs,
+            c_rows=op.rows,
+            i_step=op.fan,
+            inner=op.fan,
+            outer_step=0,
+            bias_at=-1 if op.bias_at is None else op.bias_at,
+        )
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        if op.delta is not op.g:
+            code.launch(
+                select.rectify(self.dtype, orders=code.orders),
+                **code.jet("y", op.delta),
+                **code.jet("x", op.g),
+                mask=code.rows(op.y.buffer, 0),
+                slope=0.0,
+            )
+        if code.wanted:
+            self._parameter_gradients(code)
+        if op.h[0] is not None:
+            self._input_gradient(code, op.h[0])
+
+    def _parameter_gradients(self, code: Code) -> None:
+        op, orders = self.operation, code.wanted
+        if op.bias_at is not None:
+            code.launch(
+                bilinear.bias_gradient(self.dtype, orders=orders),
+                **code.results(orders),
+                **code.jet("d", op.delta),
+                base=op.bias_at,
+                rows=op.rows,
+                pixels=op.pixels,
+                add=self.add_bias,
+            )
+        shape = self.slices, op.rows * op.fan
+        partial = {f"partial{k}": Part(f"partial{k}", 0, shape) for k in orders}
+        kernel = bilinear.weight_gradient_for(
+            self.dtype, orders=orders, levels=code.levels(op.source), rows=op.group_rows, fan=op.fan
+        )
+        code.launch(
+            kernel,
+            **partial,
+            **code.jet("d", op.delta),
+            **code.value("x", op.source),
+            source=self.sources,
+            group_step=op.group_inputs,
+            group_rows=op.group_rows,
+            groups=op.groups,
+            d_rows=op.rows,
+        )
+        code.launch(
+            memory.collect(self.dtype, orders=orders),
+            **code.results(orders),
+            **partial,
+            base=op.weight_at,
+            add=self.add_weight,
+        )
+
+    def _input_gradient(self, code: Code, h: Buffer) -> None:
+        """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that went into x."""
+        op = self.operation
+        masked = op.source.flow.masked_by_user
+        kernel = bilinear.products_for(
+            self.dtype,
+            orders=code.orders,
+            levels=code.levels(),
+            adjoint=True,
+            rows=op.group_inputs,
+            lanes=self.plan.lanes,
+        )
+        code.launch(
+            kernel,
+            **code.jet("c", h),
+            **code.jet("b", op.delta),
+            **self.weights,
+            source=self.back_sources,
+            target=self.back_targets,
+            mask=code.rows(op.source.buffer, 0) if masked else None,
+            gate=bilinear.MASK if masked else bilinear.OPEN,
+            group_rows=op.group_inputs,
+            group_step=op.group_rows,
+            c_rows=op.inputs,
+            i_step=op.geometry.taps,
+            inner=op.geometry.taps,
+            outer_step=op.fan,
+            bias_at=-1,
+        )

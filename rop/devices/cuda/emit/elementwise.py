@@ -1,0 +1,49 @@
+"""Activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rop.devices.cuda.code import Code, Emitter
+from rop.kernels.cuda import elementwise
+from rop.lowering.elementwise import Activation
+
+
+class EmitActivation(Emitter):
+    """y = σ(x); its derivatives are computed again from x⁰ wherever they are needed: reading them would take longer."""
+
+    operation: Activation
+
+    def _options(self, code: Code, orders: tuple[int, ...]) -> dict[str, Any]:
+        layer = self.operation.layer
+        return {
+            "of": layer.function,
+            "count": len(layer.parameters),
+            "orders": orders,
+            "levels": code.levels(self.operation.x[0]),
+        }
+
+    def _parameters(self) -> dict[str, float]:
+        a, b = (*self.operation.layer.parameters, 0.0, 0.0)[:2]
+        return {"a": float(a), "b": float(b)}
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if orders:
+            code.launch(
+                elementwise.forward(self.dtype, **self._options(code, orders)),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                **self._parameters(),
+            )
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        if op.h[0] is not None:
+            code.launch(
+                elementwise.backward(self.dtype, **self._options(code, code.orders)),
+                **code.jet("h", op.h[0]),
+                **code.value("x", op.x[0]),
+                **code.jet("g", op.g),
+                **self._parameters(),
+            )

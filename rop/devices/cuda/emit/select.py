@@ -1,0 +1,71 @@
+"""ReLU, leaky ReLU and max pooling."""
+
+from __future__ import annotations
+
+from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.kernels.cuda import select
+from rop.lowering.geometry import padded
+from rop.lowering.select import MaxPool, Rectify
+
+
+class EmitRectify(Emitter):
+    """ReLU and leaky ReLU that stand on their own."""
+
+    operation: Rectify
+
+    def _pass(self, code: Code, orders: tuple[int, ...], **jets: Part) -> None:
+        code.launch(
+            select.rectify(self.dtype, orders=orders),
+            **jets,
+            mask=code.rows(self.operation.x[0].buffer, 0),
+            slope=float(self.operation.layer.negative_slope),
+        )
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if orders:
+            self._pass(code, orders, **code.value("y", op.y), **code.value("x", op.x[0]))
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        if op.h[0] is not None:
+            self._pass(code, code.orders, **code.jet("y", op.h[0]), **code.jet("x", op.g))
+
+
+class EmitMaxPool(Emitter):
+    """Max pooling: order 0 keeps which pixel was chosen."""
+
+    operation: MaxPool
+
+    def prepare(self, rooms: Rooms) -> None:
+        op = self.operation
+        pixel_in, pixel_out, _ = op.geometry.triples()
+        self.window = table(padded(pixel_out, pixel_in, op.y.pixels))
+        self.owner = table(padded(pixel_in, pixel_out, op.x[0].pixels))
+        first = rooms.reserve("chosen", op.y.rows)
+        self.chosen = Part("chosen", first * self.plan.lanes, (op.y.rows, self.plan.lanes))
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if orders:
+            code.launch(
+                select.pool(self.dtype, orders=orders),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                chosen=self.chosen,
+                window=self.window,
+                channels=op.y.channels,
+                relu=int(op.relu),
+            )
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        if op.h[0] is not None:
+            code.launch(
+                select.pool_back(self.dtype, orders=code.orders),
+                **code.jet("h", op.h[0]),
+                **code.jet("g", op.g),
+                chosen=self.chosen,
+                owner=self.owner,
+                channels=op.y.channels,
+            )

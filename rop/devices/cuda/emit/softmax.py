@@ -1,0 +1,38 @@
+"""Softmax and LogSoftmax."""
+
+from __future__ import annotations
+
+from rop.devices.cuda.code import Code, Emitter
+from rop.kernels.cuda import softmax
+from rop.lowering.softmax import SoftmaxOperation
+
+
+class EmitSoftmax(Emitter):
+    """Softmax and LogSoftmax over the channels of each pixel."""
+
+    operation: SoftmaxOperation
+
+    def forward(self, code: Code) -> None:
+        op, orders = self.operation, code.present(self.operation.y.levels)
+        if orders:
+            code.launch(
+                softmax.forward(self.dtype, orders=orders, levels=code.levels(op.x[0]), log=op.log),
+                **code.value("y", op.y),
+                **code.value("x", op.x[0]),
+                p=code.rows(op.probability, 0),
+                pixels=op.y.pixels,
+                rows=op.y.channels,
+            )
+
+    def backward(self, code: Code) -> None:
+        op = self.operation
+        if op.h[0] is not None:
+            code.launch(
+                softmax.backward(self.dtype, orders=code.orders, log=op.log),
+                **code.jet("h", op.h[0]),
+                **code.jet("g", op.g),
+                p=code.rows(op.probability, 0),
+                **code.jet("y", op.y.buffer, op.y.levels - {0}),
+                pixels=op.y.pixels,
+                rows=op.y.channels,
+            )

@@ -1,0 +1,150 @@
+"""Threads are used while they pay."""
+
+from __future__ import annotations
+
+from itertools import cycle
+
+import pytest
+
+from rop.devices.cpu import threads as module
+from rop.devices.cpu.threads import BETWEEN, FIRST, PAUSE, SOON, TRIAL, TRIAL_SECONDS, Pace
+
+
+class Clock:
+    """Stands in for the module ``time``."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that calls of whole seconds are compared."""
+    if "long" not in request.node.name:
+        monkeypatch.setattr(module, "LONG", float("inf"))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(module, "time", made)
+    return made
+
+
+def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> list[bool]:
+    """So many calls on a machine where they take so long; returns which of them used threads."""
+    ways, durations = [], cycle(together if isinstance(together, list) else [together])
+    for _ in range(calls):
+        ways.append(pace.parallel())
+        pace.measured(ways[-1], next(durations) if ways[-1] else alone)
+    return ways
+
+
+def test_the_faster_way_is_taken_and_the_other_one_tried_now_and_then() -> None:
+    for together, alone in ((1.0, 2.0), (2.0, 1.0)):
+        pause = BETWEEN * TRIAL * 2  # calls of a second for a trial of two seconds each
+        pace = Pace()
+        run(pace, 5 * pause, together, alone)
+        ways = run(pace, 10 * (pause + TRIAL), together, alone)
+        assert abs(ways.count(together > alone) - 10 * TRIAL) <= TRIAL
+
+
+def test_after_a_disturbance_threads_are_tried_again_soon() -> None:
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    assert not run(pace, 12, 5.0, 2.0)[-1]
+    assert all(run(pace, 50, 1.0, 2.0)[40:])
+
+
+def test_a_few_slow_calls_do_not_decide_either() -> None:
+    short = TRIAL_SECONDS / 100
+    pace = Pace()
+    run(pace, 500, short, 1.5 * short)
+    assert all(run(pace, 100, 10 * [4 * short] + 90 * [short], 1.5 * short))
+
+
+def test_a_slow_first_call_does_not_decide() -> None:
+    pace = Pace()
+    run(pace, 1, 100.0, 100.0)
+    assert run(pace, 30, 1.0, 2.0).count(False) == TRIAL
+
+
+def test_a_call_after_a_pause_does_not_count(clock: Clock) -> None:
+    """Nor does the first call of a trial, which wakes the threads."""
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    for _ in range(5):
+        clock.now += 2 * PAUSE
+        run(pace, 1, 50.0, 50.0)
+        assert all(run(pace, 5, 1.0, 2.0))
+    pace = Pace()
+    run(pace, FIRST + TRIAL, 3.0, 2.0)
+    assert not any(run(pace, SOON * TRIAL, 3.0, 2.0))
+    assert run(pace, TRIAL, [50.0, 1.0, 1.0], 2.0) == TRIAL * [True]
+    assert all(run(pace, 30, 1.0, 2.0))
+
+
+def test_short_runs_between_pauses_are_not_spent_on_trials(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    ways = []
+    for _ in range(30):
+        clock.now += 2 * PAUSE
+        ways += run(pace, 7, 1.0, 2.0)
+    assert ways.count(False) <= 2 * TRIAL
+
+
+def test_after_a_pause_threads_get_another_chance(clock: Clock) -> None:
+    pace = Pace()
+    run(pace, 300, 30.0, 2.0)
+    assert not any(run(pace, 10, 1.0, 2.0))
+    clock.now += 2 * PAUSE
+    assert all(run(pace, TRIAL + 20, 1.0, 2.0))
+
+
+def test_it_follows_the_machine_there_and_back() -> None:
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    busy = run(pace, 20, 30.0, 2.5)
+    assert busy.index(False) <= 6 and busy[6:].count(True) <= 2 * TRIAL
+    assert run(pace, 600, 1.0, 2.0)[300:].count(False) <= 2 * TRIAL + TRIAL
+
+
+def test_one_interruption_does_not_decide() -> None:
+    pace = Pace()
+    run(pace, 20, 1.0, 2.0)
+    assert all(run(pace, 20, [1.0] * 10 + [500.0] + [1.0] * 9, 2.0))
+
+
+def test_what_counts_is_the_average() -> None:
+    """Beside another program threads are fast now and slow then."""
+    ways = run(Pace(), 2000, [0.8, 0.8, 9.0], 0.9)
+    assert ways.count(True) < 0.2 * len(ways)
+
+
+def test_threads_are_not_left_for_a_small_gain() -> None:
+    """Nor taken again for a loss."""
+    assert run(Pace(), 100, 1.0, 0.9).count(False) <= 2 * TRIAL
+    pace = Pace()
+    run(pace, 200, 3.0, 1.0)
+    assert run(pace, 100, 1.05, 1.0).count(True) <= 2 * TRIAL
+
+
+def test_long_calls_always_use_threads() -> None:
+    pace = Pace()
+    assert all(run(pace, 100, 2 * module.LONG, module.LONG))
+    pace = Pace()
+    run(pace, 200, module.LONG / 2, module.LONG / 9)
+    assert run(pace, 200, 3 * module.LONG, 4 * module.LONG)[-1]  # a pass may become longer
+
+
+def test_trials_of_short_calls_last_as_long() -> None:
+    """A thread that wakes has to find a core first, and its data have to come over."""
+    short, calls = TRIAL_SECONDS / 100, 100
+    slow_at_first = cycle(calls // 2 * [3 * short] + 10_000 * [short])
+    pace = Pace()
+    run(pace, FIRST + calls, 3 * short, 1.5 * short)
+    ways = run(pace, 1000, [next(slow_at_first) for _ in range(5000)], 1.5 * short)
+    assert not ways[0] and all(ways[-500:])
