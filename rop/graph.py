@@ -188,7 +188,7 @@ class Graph:
 
     def predict(self, w: np.ndarray, x: np.ndarray, state: dict[str, np.ndarray] | None = None) -> np.ndarray:
         """Outputs (batch, ...) in evaluation mode, for any number of samples."""
-        from rop.objective import predict  # compiled code is loaded only when something is computed
+        from rop.prediction import predict  # compiled code is loaded only when something is computed
 
         return predict(self, w, x, state)
 

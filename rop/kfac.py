@@ -37,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from rop.devices.cpu.workspace import engine_lock
+from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
 from rop.layers._arguments import as_array, check_choice, check_float, check_int
@@ -263,9 +263,9 @@ Rows = Callable[[int, int], np.ndarray]  # first row, number of rows -> (rows, l
 
 def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
     """For every tile: its rows of order 0, which of its lanes count, and the samples in those."""
-    space = p._space()
+    space = p._workspace
     samples = p._f._data.samples.reshape(space.tiles, space.lanes)
-    for first, plane in space.order_zero():
+    for first, plane in space.planes(p._position):
         for tile, words in enumerate(plane):
 
             def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:

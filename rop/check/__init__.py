@@ -130,7 +130,7 @@ def network(
     True
     """
     from rop.check.stand import NetworkStand
-    from rop.objective import as_floats, check_problem
+    from rop.inputs import as_floats, check_problem
 
     check_problem("check", net, loss)
     own = {one.describe(): one for one in net.layers if type(one) is Elementwise}

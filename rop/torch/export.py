@@ -13,9 +13,9 @@ from torch import fx, nn
 
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
+from rop.inputs import as_floats, check_state
 from rop.layers import Add, Concat
 from rop.layers.base import Layer
-from rop.objective import as_floats, check_state
 from rop.torch.layers import module_of
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rop import optim
-from rop.devices.cpu.workspace import DEFAULT_MEMORY
+from rop.devices.batch import DEFAULT_MEMORY
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers._arguments import check_int

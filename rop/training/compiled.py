@@ -14,16 +14,19 @@ from typing import Any
 import numba
 import numpy as np
 
+from rop.devices.batch import DEFAULT_MEMORY, Data
 from rop.devices.cpu.code import ORDERS
 from rop.devices.cpu.threads import Pace
-from rop.devices.cpu.workspace import DEFAULT_MEMORY, LONG_RUN, Data, Workspace, aligned, engine_lock, in_home_process
+from rop.devices.cpu.vectors import aligned
+from rop.devices.cpu.workspace import CANCELLABLE_WORK, CpuWorkspace
+from rop.devices.lock import engine_lock, in_home_process
 from rop.errors import ArgumentError
 from rop.graph import Graph
+from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.cpu import training as compiled
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss, Targets
 from rop.lowering import lower
-from rop.objective import check_data, check_problem, check_state, check_statistics
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, check_settings
 
 SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
@@ -102,7 +105,7 @@ class Descent(OnHost):
         self.batch = check_int("Descent", "batch_size", batch_size)
         x = check_data(x, self.dtype, check_finite=True)
         targets = checked_targets(net, loss, x, y, self.batch)
-        self._space = Workspace(
+        self._space = CpuWorkspace(
             lower(net, x.shape[1:], True, loss, self.dtype), self.batch, DEFAULT_MEMORY, one_chunk=True
         )
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
@@ -202,7 +205,7 @@ class Descent(OnHost):
         part = self._given[first : first + count]
         part[:, compiled.RATE], part[:, compiled.MU], part[:, compiled.TOLERANCE] = rate, mu, tol
         products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
-        long = self._work * products >= LONG_RUN  # else whoever wants to stop need not wait long
+        long = self._work * products >= CANCELLABLE_WORK  # else whoever wants to stop need not wait long
         with engine_lock():
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles

@@ -13,19 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from rop.devices.cpu.workspace import Data, engine_lock
+from rop.devices.batch import Data
 from rop.devices.cuda.vectors import Vector, device_array
 from rop.devices.cuda.workspace import CudaWorkspace
+from rop.devices.lock import engine_lock
 from rop.graph import Graph
+from rop.inputs import check_data, check_state
 from rop.kernels.cpu import training as compiled
 from rop.kernels.cuda import training as updates
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
-from rop.objective import FIRST, SECOND, VALUE, batch_statistics, check_data, check_state
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.training.compiled import COLUMNS, checked_targets, settings_of
 from rop.training.stepwise import RunningAverages
 
+VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)  # (order, direction) of the passes of a step
 EVERYTHING = 1 << 62  # bytes that may be kept: a step needs all orders of its batch again
 
 
@@ -164,7 +166,7 @@ class CudaDescent:
         self._select(rows)
         self._space.run((VALUE,), (0,))
         report[compiled.LOSS], report[compiled.CORRECT] = self._space.energy(0), self._space.correct()
-        statistics = batch_statistics(self._space)
+        statistics = self._space.batch_statistics()
         now = self._lap(report, compiled.GRADIENT_TIME, now)
         factor = self._penalty(report, number, step, now) if step[compiled.MU] else 0.0
         if math.isfinite(report[compiled.LOSS]) and math.isfinite(report[compiled.RHO]):

@@ -24,6 +24,7 @@ import numpy as np
 from rop.devices import check_device
 from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
 from rop.graph import Graph
+from rop.inputs import check_data, check_problem, check_state
 from rop.layers._arguments import (
     as_array,
     check_bool,
@@ -34,8 +35,9 @@ from rop.layers._arguments import (
     check_path,
 )
 from rop.layers.loss import NLL, CrossEntropy, Loss
-from rop.objective import Objective, check_data, check_problem, check_state, predict
+from rop.objective import Objective
 from rop.optim import SGD, Optimizer, SpectralRadius, check_settings, completed, values
+from rop.prediction import predict
 from rop.training import checkpoint as files
 from rop.training.compiled import COLUMNS, Descent
 from rop.training.fingerprint import described, digest, machine

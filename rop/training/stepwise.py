@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from rop.graph import Graph
+from rop.inputs import check_data, check_state
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
-from rop.objective import Objective, check_data, check_state
+from rop.objective import Objective
 from rop.optim import Adam, Optimizer, SpectralRadius
 from rop.training.compiled import COLUMNS, OnHost
 from rop.training.penalty import Penalty

@@ -520,8 +520,8 @@ def test_after_a_solve_the_point_is_ready_for_r2(method: str) -> None:
     f, w = objective("tanh", np.float32)
     p = f.at(w)
     found = rop.spectral_radius(p, method=method)
-    space = p._space()
-    assert space.has_direction and np.array_equal(space.array("v0")[: w.size], found.vector)
+    space = p._workspace
+    assert space._has_direction and np.array_equal(space.array("v0")[: w.size], found.vector)
 
 
 # ---------------------------------------------------------------------------------------------------------------

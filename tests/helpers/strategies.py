@@ -11,8 +11,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
-from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES, LONG_RESULT
+from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES
 from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
+from rop.kernels.cpu.transfer import LONG
 from rop.kernels.cpu.vector import BLOCK
 from rop.lowering.bilinear import REGROUP, WIDE
 from rop.lowering.passes import SMALL
@@ -179,7 +180,7 @@ def long_batches(draw: st.DrawFn, lanes: int = LANES[-1]) -> int:
 def wide_nets(draw: st.DrawFn) -> Problem:
     """A linear layer whose number of weights lies around a threshold: on the data, behind another layer or an image,
     or used twice; the last layer has a few classes."""
-    weights, more = draw(st.sampled_from([WIDE, LONG_RESULT])), draw(st.integers(0, 1))
+    weights, more = draw(st.sampled_from([WIDE, LONG])), draw(st.integers(0, 1))
     bias, activation, classes = draw(st.booleans()), draw(activations()), draw(st.integers(2, 4))
     kind = draw(st.sampled_from(["first", "behind", "behind", "image", "tied"]))
     shape: Shape = (3,)

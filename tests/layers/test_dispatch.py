@@ -334,7 +334,10 @@ def test_every_layer_has_a_lowering() -> None:
 
 
 UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
-    "workspace of a device": (lambda: devices.workspace("tpu", GOOD, (4,), True, rop.MSE(), np.float64, 8, 1), "tpu"),
+    "workspace of a device": (
+        lambda: devices.make_workspace("tpu", GOOD, (4,), True, rop.MSE(), np.float64, 8, 1),
+        "tpu",
+    ),
     "steps on a device": (lambda: trainer._maker(None, "tpu"), "tpu"),
     "device of an objective": (lambda: rop.Objective(GOOD, rop.MSE(), X, Y, device="tpu"), "tpu"),
     "device of training": (lambda: rop.train(GOOD, rop.MSE(), (X, Y), device="tpu"), "tpu"),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import rop
-from rop.devices.cpu.workspace import LONG_RESULT
+from rop.kernels.cpu.transfer import LONG
 from rop.training.compiled import COLUMNS, SENSE, Descent
 from rop.training.stepwise import Stepwise
 from tests.helpers.zoo import normal
@@ -336,7 +336,7 @@ def test_finite_looks_at_parameters_and_running_statistics(name: str, bad: float
 
 def long_net() -> tuple[rop.Graph, np.ndarray, np.ndarray]:
     net = rop.Sequential(rop.Linear(300, 250), rop.Tanh(), rop.Linear(250, 3))
-    assert net.size >= LONG_RESULT
+    assert net.size >= LONG
     return net, normal(0, (64, 300)), np.random.default_rng(1).integers(3, size=64)
 
 

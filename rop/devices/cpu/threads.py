@@ -1,11 +1,20 @@
-"""Whether threads pay just now. Threads meet many times in a pass; where another program has one of the cores they wait
-for each other's turn, and short work is many times faster on a single one. Results do not depend on it, only time does.
+"""Threads: whether they pay just now, and how a long call in compiled code can be cancelled.
+
+Threads meet at many barriers in a pass; where another program occupies one of the cores they wait for each other, and
+short work is many times faster on a single thread. ``Pace`` measures and chooses. Results do not depend on it, only
+time does.
 """
 
 from __future__ import annotations
 
 import statistics
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
 
 FIRST = 4  # calls with threads before the other way is tried
 TRIAL = 3  # calls of a trial, at least,
@@ -86,3 +95,42 @@ def _typical(seconds: list[float]) -> float:
     """The mean, a single interruption left out."""
     most = MOST * statistics.median(seconds)
     return statistics.fmean(min(one, most) for one in seconds)
+
+
+class Cancellation:
+    """Runs a long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel the call.
+
+    >>> Cancellation().call(lambda: None)
+    True
+    """
+
+    def __init__(self) -> None:
+        self._flag = np.zeros(1, np.int64)
+        self.address = int(self._flag.ctypes.data)  # where the interpreter looks between stages
+
+    def call(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
+        """Calls a function; ``stop`` is asked now and then whether to cancel. Returns whether the call was completed.
+        An exception that arrives meanwhile, such as KeyboardInterrupt, cancels the call as well."""
+        threads = numba.get_num_threads()
+
+        def target() -> None:
+            numba.set_num_threads(threads)
+            function()
+
+        worker = threading.Thread(target=target, daemon=True)
+        worker.start()
+        try:
+            while worker.is_alive():
+                worker.join(0.1)
+                if stop():
+                    self._cancel(worker)
+                    return False
+        except BaseException:
+            self._cancel(worker)
+            raise
+        return True
+
+    def _cancel(self, worker: threading.Thread) -> None:
+        self._flag[0] = 1
+        worker.join()
+        self._flag[0] = 0

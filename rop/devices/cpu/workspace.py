@@ -8,63 +8,36 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import math
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 
-from rop.devices import Orders
+from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import ORDERS, Bound, Space
-from rop.errors import ArgumentError
+from rop.devices.cpu.threads import Cancellation
+from rop.devices.cpu.vectors import Pool, aligned
+from rop.devices.lock import in_home_process
+from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
 from rop.kernels.cpu import batchnorm
 from rop.kernels.cpu.gemm import SPAN
 from rop.kernels.cpu.interpreter import runner
-from rop.kernels.cpu.transfer import Transfer
+from rop.kernels.cpu.transfer import LONG, Transfer
 from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
-from rop.layers.loss import Loss, Targets
+from rop.layers.loss import Loss
 from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
 
-DEFAULT_MEMORY = 1 << 30  # bytes of activations that are kept between passes
-LANES = (16, 32, 64)  # of a tile; a batch that is longer than one of them may have it
-CHUNK_BYTES = 32 << 20  # what a chunk's planes and partial sums should not exceed …
-CHUNK_TILES = 64  # … nor its number of tiles
-CHUNK_LEAST = 4  # … but at least so many tiles, for threads to share
+LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
+CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
+CHUNK_TILES = 64  # … nor should its number of tiles exceed this, …
+CHUNK_LEAST = 4  # … but a chunk has at least this number of tiles, for threads to share
 BLOCK_OF_VECTORS = 8  # directions that go through the network together
-LONG_RESULT = 1 << 16  # numbers from which results are written where the user gets them
-SHELF = 8  # such arrays that are kept for another time, …
-SHELF_BYTES = 64 << 20  # … as long as they do not take more than this
-LONG_RUN = 5e10  # instructions times bytes: beyond this a call may take a tenth of a second
-
-_lock = threading.RLock()  # Numba's threading layers must not be entered twice at the same time
-_at_home = True
-
-
-def _after_fork() -> None:
-    """The child has no worker threads and may have inherited a held lock: it runs serially, with a new lock."""
-    global _lock, _at_home
-    _lock, _at_home = threading.RLock(), False
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def in_home_process() -> bool:
-    """Whether Numba's worker threads may be used: not after a fork, which does not take them along."""
-    return _at_home
-
-
-def engine_lock() -> threading.RLock:
-    return _lock
+CANCELLABLE_WORK = 5e10  # instructions times bytes of a call that may take a tenth of a second: Ctrl-C must reach it
 
 
 def choose_lanes(plan: Plan, batch: int) -> int:
@@ -74,85 +47,6 @@ def choose_lanes(plan: Plan, batch: int) -> int:
     if any(value.pixels > 1 for value in plan.values.values()):
         return max(least, SPAN // plan.itemsize) if batch > least else least
     return next((lanes for lanes in reversed(LANES) if batch > lanes), least)
-
-
-def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:
-    """How many orders are kept of the whole batch between passes: 3, 1 (order 0 only) or 0 (everything is computed
-    again); ``tile_bytes`` is what one order of a tile takes, ``chunk`` how many tiles are computed together."""
-    if tiles > chunk:
-        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= limit), 0)
-    if plan.coupled and 3 * tile_bytes * tiles > limit:
-        layer = plan.normalisations[0].layer
-        raise ArgumentError(
-            f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
-            f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
-            "batches, a larger memory_limit, or training=False"
-        )
-    return 3
-
-
-def aligned(count: int, dtype: Any) -> np.ndarray:
-    """Zeros that start at a cache line."""
-    count = max(count, 1)
-    return at_cache_line(np.zeros(room(count, dtype), np.uint8), count, dtype)
-
-
-def room(count: int, dtype: Any) -> int:
-    """Bytes in which an array can start at a cache line, with guard zones around it."""
-    return count * np.dtype(dtype).itemsize + 64 + 2 * guard.BYTES
-
-
-def at_cache_line(raw: np.ndarray, count: int, dtype: Any) -> np.ndarray:
-    """``count`` numbers in raw bytes that start at a cache line."""
-    start = -raw.ctypes.data % 64 + guard.BYTES
-    return raw[start : start + count * np.dtype(dtype).itemsize].view(dtype)
-
-
-class Shelf:
-    """Long result arrays that are taken again once nobody holds them: the pages of a new one cost as much as filling
-    it. What is given away is a view, so an array on the shelf has no other holder as soon as the view is gone."""
-
-    def __init__(self, count: int, dtype: Any):
-        self._count, self._dtype = count, dtype
-        self._most = max(2, min(SHELF, SHELF_BYTES // (count * np.dtype(dtype).itemsize)))
-        self._arrays = [np.zeros(0, np.uint8)]  # the first one is never given away: it shows the count …
-        (self._idle,) = (sys.getrefcount(array) for array in self._arrays)  # … of an array that nobody holds
-
-    def take(self) -> np.ndarray:
-        free = [i for i, n in enumerate(sys.getrefcount(array) for array in self._arrays) if i > 0 and n == self._idle]
-        if free:
-            return self._view(self._arrays[free[0]])
-        made = np.empty(room(self._count, self._dtype), np.uint8)
-        if len(self._arrays) <= self._most:
-            self._arrays.append(made)
-        return self._view(made)
-
-    def _view(self, raw: np.ndarray) -> np.ndarray:
-        return at_cache_line(raw, self._count, self._dtype)
-
-
-@dataclass(eq=False)
-class Data:
-    """One batch, in the form in which kernels read it."""
-
-    x: np.ndarray  # (batch, features)
-    targets: Targets | None
-    scale: float
-    samples: np.ndarray  # (tiles · lanes,) sample of each lane; ~i is a copy of i that does not count
-
-    def addresses(self, outputs: np.ndarray | None = None) -> dict[str, int]:
-        def address(array: np.ndarray | None) -> int:
-            return 0 if array is None else int(array.ctypes.data)
-
-        targets = self.targets
-        return {
-            "x": address(self.x),
-            "samples": address(self.samples),
-            "outputs": address(outputs),
-            "labels": address(targets.labels if targets else None),
-            "dense": address(targets.dense if targets else None),
-            "weight": address(targets.weight if targets else None),
-        }
 
 
 @dataclass(eq=False)
@@ -165,15 +59,8 @@ class Pass:
     places: dict[str, int] = field(default_factory=dict)  # addresses of vectors that it reads elsewhere
 
 
-def lane_samples(batch: int, lanes: int) -> np.ndarray:
-    """Samples 0, 1, …, padded to whole tiles with copies of the last one."""
-    samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
-    samples[:batch] = np.arange(batch)
-    return samples
-
-
-class Workspace:
-    """Buffers for one plan and one batch size; at most one point's activations are in them at a time."""
+class CpuWorkspace(Workspace):
+    """The workspace on the CPU: tiles of lanes in planes, one plane for each order."""
 
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
@@ -185,15 +72,13 @@ class Workspace:
         self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
         self.chunk = self.tiles if one_chunk else self._chunk()
         self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
-        self.owner: object = None  # token of the point whose order 0 is in the planes
-        self.has_direction = False  # whether order 1 of the direction in v0 is in the planes
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
-        self._shelves: dict[int, Shelf] = {}
+        self._pools: dict[int, Pool] = {}  # by the length of their arrays
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
-        self._cancel = np.zeros(1, np.int64)
-        self.cancel_address = int(self._cancel.ctypes.data)
+        self._cancellation = Cancellation()
+        self.cancel_address = self._cancellation.address
         ensure_compiled(self.dtype)
         self._transfer = Transfer(self.dtype)
         self._allocate()
@@ -201,7 +86,7 @@ class Workspace:
     @classmethod
     def of(
         cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int
-    ) -> Workspace:
+    ) -> CpuWorkspace:
         """The workspace of a network."""
         return cls(lower(net, shape, training, loss, dtype), batch, memory_limit)
 
@@ -292,7 +177,7 @@ class Workspace:
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
         them, while those of a vector that nobody writes are in both."""
-        if vector.size < LONG_RESULT:
+        if vector.size < LONG:
             return self.adopt(name, vector)
         self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
         return not check or self._transfer.finite(vector, in_home_process())
@@ -362,19 +247,15 @@ class Workspace:
         self._guards.arm()
         self.forget()
 
-    def forget(self) -> None:
-        """What is in the planes belongs to no point any more."""
-        self.owner, self.has_direction = None, False
-
     def fresh(self) -> np.ndarray:
         """An array for a vector of parameters, to give away."""
         n = self.plan.graph.size
-        return np.empty(n, self.dtype) if n < LONG_RESULT else self._shelf(n).take()
+        return np.empty(n, self.dtype) if n < LONG else self._pool(n).take()
 
-    def _shelf(self, count: int) -> Shelf:
-        if count not in self._shelves:
-            self._shelves[count] = Shelf(count, self.dtype)
-        return self._shelves[count]
+    def _pool(self, count: int) -> Pool:
+        if count not in self._pools:
+            self._pools[count] = Pool(count, self.dtype)
+        return self._pools[count]
 
     # ------------------------------------------------------------------------------------------ what users give and get
     def keep(self, w: np.ndarray) -> np.ndarray:
@@ -382,8 +263,8 @@ class Workspace:
         self._transfer.adopt(copy, w, in_home_process())
         return copy
 
-    def vector(self, name: str, value: Any) -> np.ndarray:
-        raise NotImplementedError("the engine makes NumPy arrays of everything else")
+    def accept(self, name: str, value: Any) -> np.ndarray:
+        raise NotImplementedError("on the CPU an objective makes NumPy arrays of all that it is given")
 
     def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
         """Results are fresh arrays already."""
@@ -402,7 +283,7 @@ class Workspace:
     def _rows(self, k: int) -> np.ndarray:
         """k vectors in rows of whole cache lines, with a guard zone between them; long ones start at a cache line."""
         n = -(-self.plan.graph.size // 16) * 16 + guard.BYTES // self.dtype.itemsize
-        return (self._shelf(k * n).take() if n >= LONG_RESULT else np.empty(k * n, self.dtype)).reshape(k, n)
+        return (self._pool(k * n).take() if n >= LONG else np.empty(k * n, self.dtype)).reshape(k, n)
 
     def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
         rows = self._rows(k)[:, : self.plan.graph.size]
@@ -414,7 +295,7 @@ class Workspace:
         """Long directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch;
         short ones together, because a pass costs some time in any case."""
         at_hand = self.kept and self.tiles == self.chunk
-        return 1 if at_hand and self.plan.graph.size >= LONG_RESULT else BLOCK_OF_VECTORS
+        return 1 if at_hand and self.plan.graph.size >= LONG else BLOCK_OF_VECTORS
 
     def ensure_direction(self, index: int) -> None:
         """Room for direction number ``index``."""
@@ -487,7 +368,7 @@ class Workspace:
         self, ready: Pass, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None
     ) -> list[np.ndarray]:
         n = self.plan.graph.size
-        if n < LONG_RESULT:
+        if n < LONG:
             self._execute(ready.bound, 0, self.tiles)
             if into is None:
                 return [result.copy() for result in ready.results]
@@ -495,7 +376,7 @@ class Workspace:
                 place[:n] = result
             return into
         names = [result_space(orders, i) for i in results]
-        arrays = [self._shelf(n).take() for _ in names] if into is None else into
+        arrays = [self._pool(n).take() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
             self._execute(ready.bound, 0, self.tiles, arrays)
@@ -521,7 +402,7 @@ class Workspace:
         around = [zone for array in results for zone in guard.edges("a result", array)] if guard.ACTIVE else []
         for zone in around:
             zone.fill()
-        if len(bound.table) * self.stride * tiles >= LONG_RUN:
+        if len(bound.table) * self.stride * tiles >= CANCELLABLE_WORK:
             self.call_aside(lambda: runner(in_home_process())(*arguments))
         else:
             parallel = in_home_process() and bound.pace.parallel()
@@ -547,29 +428,11 @@ class Workspace:
         self._guards.check(names, run_one, results)
 
     def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
-        """A long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel it; so does
-        ``stop``, which is asked now and then. Returns whether the call came to its end."""
-        threads = numba.get_num_threads()
-
-        def target() -> None:
-            numba.set_num_threads(threads)
-            function()
-
-        worker = threading.Thread(target=target, daemon=True)
-        worker.start()
+        """A long compiled call that Ctrl-C and ``stop`` can cancel; returns whether it was completed."""
+        completed = False
         try:
-            while worker.is_alive():
-                worker.join(0.1)
-                if stop():
-                    self._cancel_and_wait(worker)
-                    return False
-        except BaseException:
-            self._cancel_and_wait(worker)
-            raise
-        return True
-
-    def _cancel_and_wait(self, worker: threading.Thread) -> None:
-        self._cancel[0] = 1
-        worker.join()
-        self._cancel[0] = 0
-        self.forget()
+            completed = self._cancellation.call(function, stop)
+        finally:
+            if not completed:
+                self.forget()
+        return completed

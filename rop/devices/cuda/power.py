@@ -9,9 +9,8 @@ import numpy as np
 from numba import cuda
 
 from rop.devices import on_device
-from rop.devices.cpu.workspace import engine_lock
 from rop.devices.cuda.vectors import Vector, Vectors, device_array
-from rop.objective import FIRST, VALUE, Point
+from rop.objective import Point
 
 
 class DeviceVectors:
@@ -40,14 +39,8 @@ class DeviceVectors:
 
     def product(self, v: Vector) -> Vector | None:
         """u = H v, in the workspace's own memory; None if it is not finite."""
-        f = self._p._f
         self._H.hvps += 1
-        with engine_lock():
-            space = self._p._space()
-            f._set_direction(0, v)
-            orders = (FIRST,) if space.kept else (VALUE, FIRST)
-            (u,) = space.run(orders, (len(orders) - 1,))
-            space.has_direction = True
+        u = self._p.product(v)
         self._uu, self._uv, _ = self._vectors.moments(u, v)
         return u if math.isfinite(self._uu) else None
 

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.devices import Block, Orders, Vector, on_device
+from rop.devices import on_device
+from rop.devices.batch import Data, lane_samples, orders_kept
 from rop.devices.cpu.code import ORDERS
-from rop.devices.cpu.workspace import Data, lane_samples, orders_kept
 from rop.devices.cuda.code import table
 from rop.devices.cuda.emit import Launch, Lowered, Part
 from rop.devices.cuda.vectors import Vectors, device_array
+from rop.devices.workspace import Block, Orders, Vector, Workspace
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.kernels.cuda import batchnorm, loss, memory
@@ -41,11 +42,14 @@ def choose_tiles(plan: Plan, batch: int) -> tuple[int, int]:
     return tiles, -(-warps // tiles) * WARP
 
 
-class CudaWorkspace:
-    """Rooms for one plan and one batch size; at most one point's activations are in them at a time. ``samples`` is how
-    many samples the data has of which a batch is made, by default as many."""
+class CudaWorkspace(Workspace):
+    """The workspace in a GPU's memory. ``samples`` is the number of samples in the data from which batches are
+    chosen, by default the size of a batch."""
 
-    together = 1  # order 0 is at hand, so directions go one by one
+    @property
+    def together(self) -> int:
+        """Order 0 is resident as a rule, so directions go one by one."""
+        return 1
 
     def __init__(self, plan: Plan, batch: int, memory_limit: int, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
@@ -54,8 +58,6 @@ class CudaWorkspace:
         widest = max(plan.plane_rows.values()) * plan.lane_bytes
         self.kept = orders_kept(plan, widest, self.tiles, 1, batch, memory_limit)
         self.vectors = Vectors(plan.graph.size, self.dtype)
-        self.owner: object = None  # token of the point whose order 0 is in the planes
-        self.has_direction = False  # whether order 1 of the direction in v is in the planes
         self._lowered = Lowered(plan)
         self._samples = batch if samples is None else samples
         self._data: Data | None = None
@@ -151,14 +153,10 @@ class CudaWorkspace:
         if values.size:
             self._rooms["state"].copy_to_device(values)
 
-    def forget(self) -> None:
-        """What is in the planes belongs to no point any more."""
-        self.owner, self.has_direction = None, False
-
     def ensure_direction(self, index: int) -> None:
         assert index == 0, "one direction at a time"
 
-    def adopt(self, name: str, vector: Vector, check: bool) -> bool:
+    def borrow(self, name: str, vector: Vector, check: bool = True) -> bool:
         """Copies a vector to its room; looks whether all of it is finite if that is asked for."""
         room = self._rooms[name.rstrip("0")]
         if not room.size:
@@ -166,13 +164,11 @@ class CudaWorkspace:
         self._copy(room, vector)
         return not check or self.vectors.finite(room)
 
-    borrow = adopt
-
     def settle(self, name: str, copy: Vector | None = None) -> None:
-        """What was borrowed is copied already."""
+        """A vector that was borrowed has been copied already."""
 
     def release(self, name: str) -> None:
-        """Likewise."""
+        """There is nothing to let go of: a vector that was borrowed has been copied."""
 
     def _copy(self, room: Vector, vector: Vector) -> None:
         if isinstance(vector, np.ndarray):
@@ -286,7 +282,7 @@ class CudaWorkspace:
             yield tile, self._rooms["plane0"].copy_to_host().reshape(1, -1)
 
     # ------------------------------------------------------------------------------------------ what users give and get
-    def vector(self, name: str, value: Any) -> Vector:
+    def accept(self, name: str, value: Any) -> Vector:
         """A vector or block of vectors that is on the device already."""
         array = value if getattr(value, "__cuda_ndarray__", False) else cuda.as_cuda_array(value)
         if array.dtype != self.dtype:

@@ -13,11 +13,11 @@ import rop
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import Code, Ref
 from rop.devices.cpu.guard import GuardError
-from rop.devices.cpu.workspace import LONG_RESULT
 from rop.kernels.compile import Kernel, itemsize, loop
 from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import PANEL, share
 from rop.kernels.cpu.memory import reals
+from rop.kernels.cpu.transfer import LONG
 from rop.lowering.bilinear import WIDE
 from rop.lowering.plan import Plan
 from tests.helpers.processes import run_python
@@ -123,7 +123,7 @@ def test_an_off_by_one_is_caught(
         jet(net, shape)
 
 
-@pytest.mark.parametrize("net", [SMALL, rop.Sequential(rop.Linear(3, 8), rop.Linear(8, LONG_RESULT // 8))])
+@pytest.mark.parametrize("net", [SMALL, rop.Sequential(rop.Linear(3, 8), rop.Linear(8, LONG // 8))])
 def test_a_result_that_is_written_too_far_is_caught(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = Plan.runs
 

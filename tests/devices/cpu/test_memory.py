@@ -11,7 +11,8 @@ import pytest
 import rop
 from rop.devices.cpu import guard
 from rop.devices.cpu.threads import FIRST, TRIAL
-from rop.devices.cpu.workspace import LONG_RESULT, SHELF, Shelf
+from rop.devices.cpu.vectors import POOLED_ARRAYS, Pool
+from rop.kernels.cpu.transfer import LONG
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +40,7 @@ def images() -> tuple[rop.Objective, np.ndarray, np.ndarray]:
 def large() -> tuple[rop.Objective, np.ndarray, np.ndarray]:
     """A net whose vectors of parameters are long."""
     net = rop.Sequential(rop.Linear(300, 250), rop.Tanh(), rop.Linear(250, 2))
-    assert net.size >= LONG_RESULT
+    assert net.size >= LONG
     rng = np.random.default_rng(0)
     f = rop.Objective(net, rop.CrossEntropy(), rng.standard_normal((32, 300)), rng.integers(0, 2, 32))
     return f, net.init(), rng.standard_normal(net.size).astype(np.float32)
@@ -86,7 +87,7 @@ def test_long_results_stay_what_they_are() -> None:
     f, w, v = large()
     rng = np.random.default_rng(1)
     held = []
-    for i in range(4 * SHELF):
+    for i in range(4 * POOLED_ARRAYS):
         jet = f.jet(w, v * (1 + i))
         kept = [jet.hvp, jet.r2[::3], f.at(w).hvp(v)][i % 3]
         held.append((kept, kept.copy()))
@@ -105,19 +106,20 @@ def test_results_may_be_changed_by_the_user() -> None:
     np.testing.assert_array_equal(f.jet(w, v).grad, grad)
 
 
-def test_shelf_gives_an_array_twice_only_when_nobody_holds_it() -> None:
-    shelf = Shelf(100, np.float32)
-    a, b = shelf.take(), shelf.take()
+def test_pool_gives_an_array_twice_only_when_nobody_holds_it() -> None:
+    pool = Pool(100, np.float32)
+    a, b = pool.take(), pool.take()
     assert not np.shares_memory(a, b) and a.ctypes.data % 64 == 0
     address, part = a.ctypes.data, a[10:20]
     del a
-    assert shelf.take().ctypes.data != address  # part of it is still held
+    assert pool.take().ctypes.data != address  # part of it is still held
     del part
-    assert address in {array.ctypes.data for array in [shelf.take() for _ in range(3)]}
+    assert address in {array.ctypes.data for array in [pool.take() for _ in range(3)]}
 
 
-def test_shelf_does_not_grow_without_end() -> None:
-    shelf = Shelf(100, np.float32)
-    held = [shelf.take() for _ in range(3 * SHELF)]
+def test_pool_does_not_grow_without_end() -> None:
+    pool = Pool(100, np.float32)
+    held = [pool.take() for _ in range(3 * POOLED_ARRAYS)]
     assert len({array.ctypes.data for array in held}) == len(held)
-    assert len(shelf._arrays) == SHELF + 1
+    held.clear()
+    assert len(pool._free) == POOLED_ARRAYS

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rop
-from rop.devices.cpu.workspace import CHUNK_TILES, LANES, Workspace
+from rop.devices.cpu.workspace import CHUNK_TILES, LANES, CpuWorkspace
 from rop.kernels.cpu.gemm import PANEL
 from rop.lowering.bilinear import WIDE
 from tests.helpers.checker import check
@@ -127,5 +127,5 @@ def test_layers_whose_loops_depend_on_the_geometry(made: tuple[Any, tuple[int, .
 def test_the_drawn_batches_lie_on_both_sides_of_a_chunk() -> None:
     net = rop.Sequential(rop.Linear(2, 2))
     for batch, chunks in ((CHUNK_TILES * LANES[-1], 1), (CHUNK_TILES * LANES[-1] + 1, 2)):
-        space = Workspace.of(net, (2,), True, rop.MSE(), np.float32, batch, 1 << 30)
+        space = CpuWorkspace.of(net, (2,), True, rop.MSE(), np.float32, batch, 1 << 30)
         assert -(-space.tiles // space.chunk) == chunks

@@ -1,0 +1,54 @@
+"""A batch as workspaces read it, and how much of what is computed for it is kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rop.errors import ArgumentError
+from rop.layers.loss import Targets
+from rop.lowering import Plan
+
+DEFAULT_MEMORY = 1 << 30  # bytes of activations that are kept between passes
+
+
+@dataclass(eq=False)
+class Data:
+    """One batch, in the form in which kernels read it."""
+
+    x: np.ndarray  # (batch, features)
+    targets: Targets | None
+    scale: float
+    samples: np.ndarray  # (tiles · lanes,) sample of each lane; ~i is a copy of i that does not count
+
+    def addresses(self, outputs: np.ndarray | None = None) -> dict[str, int]:
+        """Addresses of the arrays of a batch in the host's memory, 0 for those that it does not have."""
+        labels, dense, weight = (
+            (self.targets.labels, self.targets.dense, self.targets.weight) if self.targets else (None, None, None)
+        )
+        arrays = {"x": self.x, "samples": self.samples, "outputs": outputs}
+        arrays |= {"labels": labels, "dense": dense, "weight": weight}
+        return {name: 0 if array is None else int(array.ctypes.data) for name, array in arrays.items()}
+
+
+def lane_samples(batch: int, lanes: int) -> np.ndarray:
+    """Samples 0, 1, …, padded to whole tiles with copies of the last one, (tiles · lanes,)."""
+    samples = np.full(-(-batch // lanes) * lanes, ~(batch - 1), np.int64)
+    samples[:batch] = np.arange(batch)
+    return samples
+
+
+def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:
+    """How many orders of the whole batch stay resident between passes: 3, 1 (order 0 only) or 0 (all are computed
+    again). ``tile_bytes`` is the size of one order of a tile, ``chunk`` the number of tiles computed together."""
+    if tiles > chunk:
+        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= limit), 0)
+    if plan.coupled and 3 * tile_bytes * tiles > limit:
+        layer = plan.normalisations[0].layer
+        raise ArgumentError(
+            f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
+            f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
+            "batches, a larger memory_limit, or training=False"
+        )
+    return 3

@@ -1,0 +1,60 @@
+"""Outputs of a net in evaluation mode: the forward pass alone, on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rop.devices.batch import Data, lane_samples
+from rop.devices.cpu.workspace import CpuWorkspace
+from rop.devices.lock import engine_lock
+from rop.errors import ArgumentError
+from rop.graph import Graph
+from rop.inputs import as_floats, check_data, check_net, check_state
+from rop.layers.base import Shape
+from rop.lowering import lower
+
+PREDICT_BATCH = 4096  # samples that go through the net together
+
+
+def predict(net: Graph, w: Any, x: Any, state: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+    """Outputs (batch, ...) of a net in evaluation mode; the precision is that of w."""
+    check_net("predict", net)
+    vector = as_floats("w", w)
+    dtype = vector.dtype.newbyteorder("=")
+    if vector.shape != (net.size,):
+        raise ArgumentError(
+            f"w: expected a vector of shape ({net.size},), the number of parameters, got {vector.shape}"
+        )
+    if not np.isfinite(vector).all():
+        raise ArgumentError("w: expected finite numbers, got NaN or Inf")
+    x = check_data(x, dtype, check_finite=True)
+    shapes = net.shapes(x.shape[1:])
+    frozen = check_state(net, state, dtype, "predict")
+    result = np.empty((len(x), math.prod(shapes[net.output])), dtype)
+    with engine_lock():
+        for start in range(0, len(x), PREDICT_BATCH):
+            part = x[start : start + PREDICT_BATCH]
+            space = _forward_space(net, x.shape[1:], len(part), dtype)
+            space.array("w")[: net.size] = vector
+            space.put_state(frozen)
+            data = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
+            space.outputs(data, result[start : start + len(part)])
+    return result.reshape(len(x), *shapes[net.output])
+
+
+_forward_spaces: OrderedDict[Any, CpuWorkspace] = OrderedDict()  # the last ones: a whole batch and a remainder
+
+
+def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> CpuWorkspace:
+    """A workspace for the forward pass."""
+    key = net, shape, batch, dtype
+    if key not in _forward_spaces:
+        _forward_spaces[key] = CpuWorkspace(lower(net, shape, False, None, dtype), batch, 0)
+        if len(_forward_spaces) > 2:
+            _forward_spaces.popitem(last=False)
+    return _forward_spaces[key]
