@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ from rop.layers.base import Shape
 from rop.layers.loss import Loss
 
 if TYPE_CHECKING:
+    from rop.activations import Activations
     from scipy.sparse.linalg import LinearOperator
 
 State = Mapping[str, np.ndarray]
@@ -287,6 +288,35 @@ class Point:
         with engine_lock():
             self._workspace.evaluate(self._position, THIRD, vector)
             return Taylor(self.loss, self._workspace.value(1), self._workspace.value(2))
+
+    def outputs(self) -> np.ndarray:
+        """The net's outputs (batch, ...) at this point, with batch statistics in training mode, unlike ``net.predict``.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((2, 1)), np.ones((2, 1)))
+        >>> f.at(np.array([3, 4], "f4")).outputs()
+        array([[7.],
+               [7.]], dtype=float32)
+        """
+        from rop.activations import read_outputs
+
+        with engine_lock():
+            return read_outputs(self._workspace, self._position)
+
+    def activations(self) -> Iterator[Activations]:
+        """The input x and the gradient ∂f/∂y of every Linear and Conv2d layer, a part of the batch at a time; a layer
+        that is used several times occurs as often. Σ over samples (and pixels) of ∂f/∂y xᵀ is the layer's part of ∇f.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((2, 1)), np.zeros((2, 1)))
+        >>> (use,) = f.at(np.array([3, 4], "f4")).activations()
+        >>> use.layer.describe(), use.inputs.tolist(), use.gradients.tolist()
+        ('Linear 1→1', [[1.0], [1.0]], [[7.0], [7.0]])
+        """
+        from rop.activations import read_activations
+
+        with engine_lock():
+            yield from read_activations(self._workspace, self._position)
 
     def hessian(self) -> LinearOperator:
         """H(w) as a scipy.sparse.linalg.LinearOperator, symmetric, (n, n), in the objective's precision.

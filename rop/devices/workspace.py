@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from rop.devices.batch import Data
-from rop.errors import ArgumentError
+from rop.errors import ArgumentError, RopError
 from rop.lowering import Plan
 
 Vector = Any  # (n,): a NumPy array, or an array on the device
@@ -104,7 +104,16 @@ class Workspace(ABC):
         if self.kept and not self._is_resident(position):
             self.evaluate(position, (0,))
         self._place(position)
+        self._make_resident(position, None)
         yield from self.order_zero()
+
+    def check_resident(self, position: Position) -> None:
+        """Refuses to go on reading planes that another question has overwritten."""
+        if self._position is not position:
+            raise RopError(
+                "activations: the objective was asked for something else while they were being read; collect them "
+                "first, by list(point.activations())"
+            )
 
     def value(self, k: int) -> float:
         """Derivative k of r ↦ f(w + r v) at r = 0, as the loss reported it in the last pass of order k."""

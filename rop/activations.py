@@ -1,0 +1,73 @@
+"""What layers read and get back at a point, in the user's axes: the door for K-FAC and for methods of the user's own.
+
+A workspace stores order 0 of a batch as rows (pixel, channel) of tiles of lanes, and several layers may be fused. Here
+these rows become arrays (samples, channels, height, width) or (samples, features) again, whatever the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rop.devices.workspace import Position, Workspace
+from rop.layers.base import Layer, Shape
+from rop.lowering.bilinear import Products
+from rop.lowering.plan import Value
+
+
+class Activations(NamedTuple):
+    """One use of a Linear or Conv2d layer on some samples of the batch."""
+
+    layer: Layer
+    samples: np.ndarray  # (m,) positions in the batch
+    inputs: np.ndarray  # (m, *input shape): x of the layer
+    gradients: np.ndarray  # (m, *output shape): ∂f/∂y of its output y = W x + b, before any activation
+
+
+class _Tile:
+    """Order 0 of one tile: the samples in it that count, and its rows."""
+
+    def __init__(self, words: np.ndarray, samples: np.ndarray):
+        self._rows = words[: words.size // samples.size * samples.size].reshape(-1, samples.size)  # (rows, lanes)
+        self._counted = samples >= 0
+        self.samples = samples[self._counted]
+
+    def read(self, start: int, like: Value, shape: Shape) -> np.ndarray:
+        """Rows from ``start`` on that are laid out like a value, (samples, *shape)."""
+        rows = self._rows[start : start + like.rows][:, self._counted]
+        if like.row_order is not None:
+            return rows[like.row_order].T
+        sides = [n + 2 * b for n, b in zip(shape[1:], like.border, strict=True)] if shape[1:] else []
+        image = rows.reshape(*sides, like.channels, -1)
+        for axis, border in enumerate(like.border if sides else ()):
+            image = np.take(image, np.arange(border, image.shape[axis] - border), axis)
+        return np.moveaxis(image, (-1, -2), (0, 1))
+
+
+def _tiles(space: Workspace, position: Position) -> Iterator[_Tile]:
+    samples = position.data.samples.reshape(space.tiles, space.lanes)
+    for first, plane in space.planes(position):
+        for i, words in enumerate(plane):
+            yield _Tile(words, samples[first + i])
+            space.check_resident(position)
+
+
+def read_activations(space: Workspace, position: Position) -> Iterator[Activations]:
+    """Inputs and output gradients of every use of a Linear or Conv2d layer, tile by tile of the batch."""
+    uses = [operation for operation in space.plan.operations if isinstance(operation, Products)]
+    for tile in _tiles(space, position):
+        for use in uses:
+            inputs = tile.read(use.source.buffer.start[0], use.source, use.source.shape)
+            gradients = tile.read(use.delta.start[0], use.y, use.y.shape)
+            yield Activations(use.layer, tile.samples, inputs, gradients)
+
+
+def read_outputs(space: Workspace, position: Position) -> np.ndarray:
+    """The net's outputs (batch, *output shape) as the pass at the position has them."""
+    plan = space.plan
+    shape = plan.shapes[plan.graph.output]
+    parts = [tile.read(plan.output.buffer.start[0], plan.output, shape) for tile in _tiles(space, position)]
+    return np.concatenate(parts).reshape(-1, *shape) if math.prod(shape) else np.empty((space.batch, *shape))
