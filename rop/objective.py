@@ -27,8 +27,9 @@ from rop.layers.base import Shape
 from rop.layers.loss import Loss
 
 if TYPE_CHECKING:
-    from rop.activations import Activations
     from scipy.sparse.linalg import LinearOperator
+
+    from rop.activations import Activations
 
 State = Mapping[str, np.ndarray]
 GRADIENT, PRODUCT, THIRD, ALL = (0,), (1,), (2,), (0, 1, 2)  # the orders that a question asks for
