@@ -302,6 +302,10 @@ class CpuWorkspace(Workspace):
         if f"v{index}" not in self._arrays:
             self._for_parameters(f"v{index}", 1 + index)
 
+    def passes(self) -> list[Bound]:
+        """The passes that have run so far."""
+        return [ready.bound for ready in self._passes.values()]
+
     def bound(self, orders: Orders, results: tuple[int, ...]) -> Pass:
         """A pass ready to run on the current batch."""
         ready = self._passes.get((orders, results))
