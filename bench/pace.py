@@ -25,7 +25,7 @@ import numpy as np
 import rop
 from rop.devices.cpu import threads
 
-CONSTANTS = ("FIRST", "TRIAL", "TRIAL_SECONDS", "BETWEEN", "SOON", "NEW", "MOST", "CLEARLY", "LONG", "PAUSE")
+CONSTANTS = tuple(name for name in vars(threads) if name.isupper())
 PHASES = ("quiet", "beside a busy process", "quiet again")
 Times = dict[str, list[list[float]]]  # setting -> phase -> seconds of a call, one for each round
 

@@ -16,16 +16,18 @@ from typing import Any
 import numba
 import numpy as np
 
-FIRST = 4  # calls with threads before the other way is tried
-TRIAL = 3  # calls of a trial, at least,
-TRIAL_SECONDS = 5e-3  # and what they take together: in the first half threads wake, find a core and warm its cache
-BETWEEN = 20  # times as long as a trial took the better way goes on before the other one is tried again,
-SOON = 2  # or just so long when threads have been left: more often than not a disturbance is over soon
-NEW = 0.25  # weight of a new measurement in the average, less for calls that are short beside a trial,
-MOST = 2.0  # which counts as at most so many times the average: a single interruption does not decide
-CLEARLY = 0.8  # threads are left only for what takes less than this part of their time: a few calls mislead
-LONG = 5e-3  # seconds of a call that always uses threads: at worst they take turns, and trials are dear
-PAUSE = 1e-3  # seconds without a call after which threads sleep and caches are cold: that call does not count
+# The policy's constants. bench/results/pace.md has times with each of them halved and doubled, beside a quiet and a busy
+# machine (python -m rop.bench.pace): within wide bounds they do not matter, the existence of each rule does.
+CALLS_BEFORE_FIRST_TRIAL = 4  # calls with threads before a single thread is tried
+TRIAL_CALLS = 3  # a trial has at least this number of calls, …
+TRIAL_SECONDS = 5e-3  # … which take at least this together: in the first half threads wake up and warm their caches
+TRIAL_SPACING = 20  # the better way goes on for this multiple of a trial's time before the other is tried again, …
+SPACING_WITHOUT_THREADS = 2  # … or this multiple once threads have been given up: most disturbances end soon
+NEWEST_WEIGHT = 0.25  # weight of a new measurement in the running average; less for calls shorter than a trial
+OUTLIER = 2.0  # a measurement counts at most as this multiple of the average, so that one interruption decides nothing
+CLEAR_GAIN = 0.8  # threads are given up only for a time below this part of theirs, because a few calls mislead
+ALWAYS_PARALLEL_SECONDS = 5e-3  # longer calls always use threads: at worst threads take turns, and trials are costly
+IDLE_SECONDS = 1e-3  # after this time without a call threads sleep and caches are cold: the next call does not count
 
 
 class Pace:
@@ -36,64 +38,64 @@ class Pace:
     """
 
     def __init__(self) -> None:
-        self._way = True  # whether threads are in use, but for trials of the other way
-        self._usual: float | None = None  # average seconds of a call this way,
-        self._other = float("inf")  # and of the last trial of the other
-        self._calls = FIRST  # before a trial,
-        self._seconds = 0.0  # and seconds of calls
-        self._trial: list[float] | None = None  # seconds of its calls, while one is under way
-        self._between = BETWEEN
+        self._threaded = True  # the way in use, except in trials of the other way
+        self._usual: float | None = None  # average seconds of a call in this way
+        self._other = float("inf")  # seconds of a call in the last trial of the other way
+        self._calls = CALLS_BEFORE_FIRST_TRIAL  # calls until the next trial may begin,
+        self._seconds = 0.0  # and seconds of calls until then
+        self._trial: list[float] | None = None  # seconds of the calls of a trial, while one is under way
+        self._between = TRIAL_SPACING
         self._ended = float("-inf")
         self._warm = False
 
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
-        self._warm = time.perf_counter() - self._ended < PAUSE
-        if not self._warm and self._trial is None and not self._way:  # what was in the way may be gone
+        self._warm = time.perf_counter() - self._ended < IDLE_SECONDS
+        if not self._warm and self._trial is None and not self._threaded:  # the disturbance may have ended
             self._trial = []
-        return self._way != (self._trial is not None)
+        return self._threaded != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
-        """What the call took."""
+        """Takes in the time of a call."""
         self._ended = time.perf_counter()
         if self._trial is not None:
             self._trial.append(seconds)
-            if len(self._trial) >= TRIAL and sum(self._trial) >= TRIAL_SECONDS:
+            if len(self._trial) >= TRIAL_CALLS and sum(self._trial) >= TRIAL_SECONDS:
                 self._decide(_typical(self._trial[len(self._trial) // 2 :]))
             return
         usual = seconds if self._usual is None else self._usual
-        weight = min(NEW, seconds / TRIAL_SECONDS)
-        seconds = min(seconds, MOST * usual)
+        weight = min(NEWEST_WEIGHT, seconds / TRIAL_SECONDS)
+        seconds = min(seconds, OUTLIER * usual)
         self._calls -= 1
         self._seconds -= seconds
         if self._warm:
             self._usual = usual + weight * (seconds - usual)
         slower = self._usual is not None and self._better(self._other)
-        short = not self._way or usual < LONG
+        short = not self._threaded or usual < ALWAYS_PARALLEL_SECONDS
         if short and ((self._calls <= 0 and self._seconds <= 0) or slower):
             self._trial = []
 
     def _decide(self, seconds: float) -> None:
-        """The end of a trial, which took so long a call."""
+        """Ends a trial in which a call took this time."""
         assert self._trial is not None
         if self._usual is not None and self._better(seconds):
-            self._way, self._usual, self._other = not self._way, seconds, self._usual
-            self._between = BETWEEN if self._way else SOON
+            self._threaded, self._usual, self._other = not self._threaded, seconds, self._usual
+            self._between = TRIAL_SPACING if self._threaded else SPACING_WITHOUT_THREADS
         else:
             self._other = seconds
-            self._between = min(BETWEEN, 2 * self._between)
+            self._between = min(TRIAL_SPACING, 2 * self._between)
         self._seconds = self._between * sum(self._trial)
         self._trial = None
 
     def _better(self, seconds: float) -> bool:
-        """Whether the other way, taking so long, is the one to choose."""
+        """Whether to change to the other way if a call takes this time there."""
         assert self._usual is not None
-        return seconds < (CLEARLY if self._way else 1.0) * self._usual
+        return seconds < (CLEAR_GAIN if self._threaded else 1.0) * self._usual
 
 
 def _typical(seconds: list[float]) -> float:
-    """The mean, a single interruption left out."""
-    most = MOST * statistics.median(seconds)
+    """The mean, in which a single interruption counts at most as an outlier."""
+    most = OUTLIER * statistics.median(seconds)
     return statistics.fmean(min(one, most) for one in seconds)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import rop
 from rop.devices.cpu import guard
-from rop.devices.cpu.threads import FIRST, TRIAL
+from rop.devices.cpu.threads import CALLS_BEFORE_FIRST_TRIAL, TRIAL_CALLS
 from rop.devices.cpu.vectors import POOLED_ARRAYS, Pool
 from rop.kernels.cpu.transfer import LONG
 
@@ -56,7 +56,7 @@ def test_no_allocation_of_activation_size_happens_per_call(work: str) -> None:
     f, w, v = images()
     activations = 64 * 8 * 16 * 16 * 4  # bytes of one layer's outputs at one order
     call = works(f, w, v)[work]
-    for _ in range(FIRST + TRIAL + 1):  # both ways to run are loaded then
+    for _ in range(CALLS_BEFORE_FIRST_TRIAL + TRIAL_CALLS + 1):  # both ways to run are loaded then
         call()
     tracemalloc.start()
     try:
@@ -71,7 +71,7 @@ def test_no_allocation_of_activation_size_happens_per_call(work: str) -> None:
 def test_long_results_are_written_into_memory_that_is_there(work: str) -> None:
     f, w, v = large()
     call = works(f, w, v)[work]
-    for _ in range(FIRST + TRIAL + 1):  # both ways to run are loaded then
+    for _ in range(CALLS_BEFORE_FIRST_TRIAL + TRIAL_CALLS + 1):  # both ways to run are loaded then
         call()
     tracemalloc.start()
     try:

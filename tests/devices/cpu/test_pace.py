@@ -7,7 +7,15 @@ from itertools import cycle
 import pytest
 
 from rop.devices.cpu import threads as module
-from rop.devices.cpu.threads import BETWEEN, FIRST, PAUSE, SOON, TRIAL, TRIAL_SECONDS, Pace
+from rop.devices.cpu.threads import (
+    CALLS_BEFORE_FIRST_TRIAL,
+    IDLE_SECONDS,
+    SPACING_WITHOUT_THREADS,
+    TRIAL_CALLS,
+    TRIAL_SECONDS,
+    TRIAL_SPACING,
+    Pace,
+)
 
 
 class Clock:
@@ -23,7 +31,7 @@ class Clock:
 def nothing_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that calls of whole seconds are compared."""
     if "long" not in request.node.name:
-        monkeypatch.setattr(module, "LONG", float("inf"))
+        monkeypatch.setattr(module, "ALWAYS_PARALLEL_SECONDS", float("inf"))
 
 
 @pytest.fixture
@@ -44,11 +52,11 @@ def run(pace: Pace, calls: int, together: float | list[float], alone: float) -> 
 
 def test_the_faster_way_is_taken_and_the_other_one_tried_now_and_then() -> None:
     for together, alone in ((1.0, 2.0), (2.0, 1.0)):
-        pause = BETWEEN * TRIAL * 2  # calls of a second for a trial of two seconds each
+        pause = TRIAL_SPACING * TRIAL_CALLS * 2  # calls of a second for a trial of two seconds each
         pace = Pace()
         run(pace, 5 * pause, together, alone)
-        ways = run(pace, 10 * (pause + TRIAL), together, alone)
-        assert abs(ways.count(together > alone) - 10 * TRIAL) <= TRIAL
+        ways = run(pace, 10 * (pause + TRIAL_CALLS), together, alone)
+        assert abs(ways.count(together > alone) - 10 * TRIAL_CALLS) <= TRIAL_CALLS
 
 
 def test_after_a_disturbance_threads_are_tried_again_soon() -> None:
@@ -68,7 +76,7 @@ def test_a_few_slow_calls_do_not_decide_either() -> None:
 def test_a_slow_first_call_does_not_decide() -> None:
     pace = Pace()
     run(pace, 1, 100.0, 100.0)
-    assert run(pace, 30, 1.0, 2.0).count(False) == TRIAL
+    assert run(pace, 30, 1.0, 2.0).count(False) == TRIAL_CALLS
 
 
 def test_a_call_after_a_pause_does_not_count(clock: Clock) -> None:
@@ -76,13 +84,13 @@ def test_a_call_after_a_pause_does_not_count(clock: Clock) -> None:
     pace = Pace()
     run(pace, 20, 1.0, 2.0)
     for _ in range(5):
-        clock.now += 2 * PAUSE
+        clock.now += 2 * IDLE_SECONDS
         run(pace, 1, 50.0, 50.0)
         assert all(run(pace, 5, 1.0, 2.0))
     pace = Pace()
-    run(pace, FIRST + TRIAL, 3.0, 2.0)
-    assert not any(run(pace, SOON * TRIAL, 3.0, 2.0))
-    assert run(pace, TRIAL, [50.0, 1.0, 1.0], 2.0) == TRIAL * [True]
+    run(pace, CALLS_BEFORE_FIRST_TRIAL + TRIAL_CALLS, 3.0, 2.0)
+    assert not any(run(pace, SPACING_WITHOUT_THREADS * TRIAL_CALLS, 3.0, 2.0))
+    assert run(pace, TRIAL_CALLS, [50.0, 1.0, 1.0], 2.0) == TRIAL_CALLS * [True]
     assert all(run(pace, 30, 1.0, 2.0))
 
 
@@ -91,25 +99,25 @@ def test_short_runs_between_pauses_are_not_spent_on_trials(clock: Clock) -> None
     run(pace, 20, 1.0, 2.0)
     ways = []
     for _ in range(30):
-        clock.now += 2 * PAUSE
+        clock.now += 2 * IDLE_SECONDS
         ways += run(pace, 7, 1.0, 2.0)
-    assert ways.count(False) <= 2 * TRIAL
+    assert ways.count(False) <= 2 * TRIAL_CALLS
 
 
 def test_after_a_pause_threads_get_another_chance(clock: Clock) -> None:
     pace = Pace()
     run(pace, 300, 30.0, 2.0)
     assert not any(run(pace, 10, 1.0, 2.0))
-    clock.now += 2 * PAUSE
-    assert all(run(pace, TRIAL + 20, 1.0, 2.0))
+    clock.now += 2 * IDLE_SECONDS
+    assert all(run(pace, TRIAL_CALLS + 20, 1.0, 2.0))
 
 
 def test_it_follows_the_machine_there_and_back() -> None:
     pace = Pace()
     run(pace, 20, 1.0, 2.0)
     busy = run(pace, 20, 30.0, 2.5)
-    assert busy.index(False) <= 6 and busy[6:].count(True) <= 2 * TRIAL
-    assert run(pace, 600, 1.0, 2.0)[300:].count(False) <= 2 * TRIAL + TRIAL
+    assert busy.index(False) <= 6 and busy[6:].count(True) <= 2 * TRIAL_CALLS
+    assert run(pace, 600, 1.0, 2.0)[300:].count(False) <= 2 * TRIAL_CALLS + TRIAL_CALLS
 
 
 def test_one_interruption_does_not_decide() -> None:
@@ -126,18 +134,20 @@ def test_what_counts_is_the_average() -> None:
 
 def test_threads_are_not_left_for_a_small_gain() -> None:
     """Nor taken again for a loss."""
-    assert run(Pace(), 100, 1.0, 0.9).count(False) <= 2 * TRIAL
+    assert run(Pace(), 100, 1.0, 0.9).count(False) <= 2 * TRIAL_CALLS
     pace = Pace()
     run(pace, 200, 3.0, 1.0)
-    assert run(pace, 100, 1.05, 1.0).count(True) <= 2 * TRIAL
+    assert run(pace, 100, 1.05, 1.0).count(True) <= 2 * TRIAL_CALLS
 
 
 def test_long_calls_always_use_threads() -> None:
     pace = Pace()
-    assert all(run(pace, 100, 2 * module.LONG, module.LONG))
+    assert all(run(pace, 100, 2 * module.ALWAYS_PARALLEL_SECONDS, module.ALWAYS_PARALLEL_SECONDS))
     pace = Pace()
-    run(pace, 200, module.LONG / 2, module.LONG / 9)
-    assert run(pace, 200, 3 * module.LONG, 4 * module.LONG)[-1]  # a pass may become longer
+    run(pace, 200, module.ALWAYS_PARALLEL_SECONDS / 2, module.ALWAYS_PARALLEL_SECONDS / 9)
+    assert run(pace, 200, 3 * module.ALWAYS_PARALLEL_SECONDS, 4 * module.ALWAYS_PARALLEL_SECONDS)[
+        -1
+    ]  # a pass may become longer
 
 
 def test_trials_of_short_calls_last_as_long() -> None:
@@ -145,6 +155,6 @@ def test_trials_of_short_calls_last_as_long() -> None:
     short, calls = TRIAL_SECONDS / 100, 100
     slow_at_first = cycle(calls // 2 * [3 * short] + 10_000 * [short])
     pace = Pace()
-    run(pace, FIRST + calls, 3 * short, 1.5 * short)
+    run(pace, CALLS_BEFORE_FIRST_TRIAL + calls, 3 * short, 1.5 * short)
     ways = run(pace, 1000, [next(slow_at_first) for _ in range(5000)], 1.5 * short)
     assert not ways[0] and all(ways[-500:])
