@@ -170,7 +170,7 @@ class Objective:
     def _floats(self, name: str, value: Any) -> Any:
         """An array of float32 or float64: the user's own if it is in the memory of the objective's device."""
         if self.device != "cpu" and on_device(value):
-            return self._workspace.accept(name, value)
+            return self._workspace.vectors.accept(name, value)
         return as_floats(name, value)
 
     def _vector(self, name: str, value: Any) -> Vector:
@@ -217,7 +217,7 @@ class Point:
     @property
     def grad(self) -> Vector:
         """∇f(w), (n,)."""
-        return self._workspace.keep(self._grad)
+        return self._workspace.vectors.keep(self._grad)
 
     @property
     def batch_stats(self) -> dict[str, np.ndarray]:

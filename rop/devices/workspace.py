@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -46,6 +46,28 @@ def _pass_of(first: int, orders: tuple[int, ...]) -> tuple[Orders, tuple[int, ..
     return tuple((k, 0) for k in range(first, orders[-1] + 1)), tuple(k - first for k in orders)
 
 
+class UserVectors(Protocol):
+    """Vectors on their way in and out of a workspace; ``vectors.py`` of a device implements it."""
+
+    def accept(self, name: str, value: Any) -> Vector:
+        """An array in the device's memory as its workspace takes it."""
+
+    def keep(self, w: Vector) -> Vector:
+        """A copy of w on the same side, for a position to hold."""
+
+    def given(self, result: Vector, like: Vector) -> Vector:
+        """A result for the user, on the same side as ``like``."""
+
+    def rows_of(self, columns: Block) -> Any:
+        """The columns of a block as a sequence of contiguous vectors."""
+
+    def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
+        """A block (n, k) for the user on the same side as ``like``, and a place for each of its columns."""
+
+    def multiply(self, vector: Vector, factor: float) -> None:
+        """Multiplies a result by a number."""
+
+
 class Workspace(ABC):
     """Buffers for one plan and one batch size; the activations of at most one position are resident at a time."""
 
@@ -55,6 +77,7 @@ class Workspace(ABC):
     tiles: int
     kept: int  # orders that stay resident between passes, from 0 on: 3, 1 or 0
     dtype: np.dtype
+    vectors: UserVectors
     _position: Position | None = None  # whose order 0 is resident,
     _has_direction: bool = False  # and whether order 1 of the direction in "v0" is resident as well
 
@@ -68,11 +91,12 @@ class Workspace(ABC):
         so is v. A later question then starts at the lowest order that is not resident.
         """
         results = self._run_orders(position, orders, v)
-        answers = [self.given(one, position.w if k == 0 else v) for k, one in zip(orders, results, strict=True)]
+        answers = [self.vectors.given(one, position.w if k == 0 else v) for k, one in zip(orders, results, strict=True)]
         if keep:
             self._make_resident(position, v)
         else:
-            self._release_all(v)
+            self.release("w")
+            self.release("v0")
         return answers
 
     def product(self, position: Position, v: Vector) -> Vector:
@@ -85,8 +109,8 @@ class Workspace(ABC):
         """H times the columns of a block (n, k). Several directions share a pass, so that what a part of the batch
         needs of order 0 is fetched or computed once for all of them."""
         self._place(position)
-        rows = self.rows_of(columns)
-        result, places = self.new_block(len(rows), columns)
+        rows = self.vectors.rows_of(columns)
+        result, places = self.vectors.new_block(len(rows), columns)
         for start in range(0, len(rows), self.together):
             part = rows[start : start + self.together]
             for i, row in enumerate(part):
@@ -140,7 +164,7 @@ class Workspace(ABC):
             self._lend("v0", v, position)
         results = self.run(*_pass_of(first, orders))
         if orders[-1] == 2:
-            self.scale(results[-1], FACTORIAL[2])
+            self.vectors.multiply(results[-1], FACTORIAL[2])
         return results
 
     def _first_order(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> int:
@@ -168,7 +192,6 @@ class Workspace(ABC):
     def _lend(self, name: str, vector: Vector, position: Position) -> None:
         """Lends a vector of parameters to the passes: they read it where it is until it is settled or released."""
         if name != "w":
-            self.ensure_direction(int(name[1:]))
             self._has_direction = False
         if not self.borrow(name, vector, position.check_finite) and position.check_finite:
             raise ArgumentError(
@@ -180,18 +203,12 @@ class Workspace(ABC):
         """Remembers whose activations are here, with copies of w and v, because the caller may change them."""
         if self._position is not position:
             if not position.owns_w:
-                position.w, position.owns_w = self.keep(position.w), True
+                position.w, position.owns_w = self.vectors.keep(position.w), True
             self.settle("w", position.w)
             self._position = position
         if v is not None:
             self.settle("v0")
             self._has_direction = True
-
-    def _release_all(self, v: Vector | None) -> None:
-        """Lets go of vectors that were lent for one question."""
-        self.release("w")
-        if v is not None:
-            self.release("v0")
 
     # ---- what a device implements --------------------------------------------------------------------------------
     @property
@@ -208,14 +225,10 @@ class Workspace(ABC):
         """Puts running statistics in place, for evaluation mode."""
 
     @abstractmethod
-    def ensure_direction(self, index: int) -> None:
-        """Makes room for direction number ``index``."""
-
-    @abstractmethod
     def borrow(self, name: str, vector: Vector, check: bool = True) -> bool:
-        """Makes a vector the one that passes read as "w", "v0", "v1", …; returns whether it is finite, as far as
-        ``check`` asks for it. The vector may be read where it is, so it must not change until it is settled or
-        released, or another one takes its place."""
+        """Makes a vector the one that passes read as "w", "v0", "v1", … and reserves memory for what is derived from
+        it; returns whether it is finite, as far as ``check`` asks for it. The vector may be read where it is, so it
+        must not change until it is settled or released, or another one takes its place."""
 
     @abstractmethod
     def settle(self, name: str, copy: Vector | None = None) -> None:
@@ -239,33 +252,9 @@ class Workspace(ABC):
         """Order k of the loss in the last pass, a Taylor coefficient."""
 
     @abstractmethod
-    def scale(self, vector: Vector, factor: float) -> None:
-        """Multiplies a result by a number."""
-
-    @abstractmethod
     def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
 
     @abstractmethod
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
         """Number of the first tile, and order 0 of some tiles (tiles, words) in the layout of the plan."""
-
-    @abstractmethod
-    def keep(self, w: Vector) -> Vector:
-        """A copy of w on the same side, for a position to hold."""
-
-    @abstractmethod
-    def accept(self, name: str, value: Any) -> Vector:
-        """An array in the device's memory as this workspace takes it."""
-
-    @abstractmethod
-    def given(self, result: Vector, like: Vector) -> Vector:
-        """A result for the user, on the same side as ``like``."""
-
-    @abstractmethod
-    def rows_of(self, columns: Block) -> Any:
-        """The columns of a block as a sequence of contiguous vectors."""
-
-    @abstractmethod
-    def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
-        """A block (n, k) for the user on the same side as ``like``, and a place for each of its columns."""

@@ -16,8 +16,8 @@ from typing import Any
 import numba
 import numpy as np
 
-# The policy's constants. bench/results/pace.md has times with each of them halved and doubled, beside a quiet and a busy
-# machine (python -m rop.bench.pace): within wide bounds they do not matter, the existence of each rule does.
+# The policy's constants. bench/results/pace.md has times with each of them halved and doubled, on a quiet machine and
+# beside a busy process (python -m rop.bench.pace).
 CALLS_BEFORE_FIRST_TRIAL = 4  # calls with threads before a single thread is tried
 TRIAL_CALLS = 3  # a trial has at least this number of calls, …
 TRIAL_SECONDS = 5e-3  # … which take at least this together: in the first half threads wake up and warm their caches

@@ -1,4 +1,4 @@
-"""Arrays of the CPU engine: aligned memory, and long result arrays that are used again."""
+"""Vectors of the CPU engine: aligned memory, long results that are used again, and what users give and get."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from rop.devices.cpu import guard
+from rop.devices.lock import in_home_process
+from rop.kernels.cpu.transfer import LONG, Transfer
 
 CACHE_LINE = 64  # bytes
 POOLED_ARRAYS = 8  # free arrays that a pool keeps at most, …
@@ -68,3 +70,75 @@ class Pool:
     def _take_back(self, raw: np.ndarray) -> None:
         if len(self._free) < self._most:
             self._free.append(raw)
+
+
+class Vectors:
+    """Vectors of one length and precision on their way in and out of a workspace."""
+
+    def __init__(self, count: int, dtype: Any):
+        self.count, self.dtype = count, np.dtype(dtype)
+        self._transfer = Transfer(self.dtype)
+        self._pools: dict[int, Pool] = {}  # by the length of their arrays
+
+    @property
+    def are_long(self) -> bool:
+        """Whether results are written where the user gets them, and vectors read where they are, instead of copied."""
+        return self.count >= LONG
+
+    def fresh(self) -> np.ndarray:
+        """An array (count,) with any content, to give away."""
+        return self._pool(self.count).take() if self.are_long else np.empty(self.count, self.dtype)
+
+    def _pool(self, count: int) -> Pool:
+        if count not in self._pools:
+            self._pools[count] = Pool(count, self.dtype)
+        return self._pools[count]
+
+    # ---- what users give and get ---------------------------------------------------------------------------------
+    def accept(self, name: str, value: Any) -> np.ndarray:
+        """On the CPU an objective makes NumPy arrays of all that it is given, so nothing is left to accept."""
+        raise NotImplementedError
+
+    def keep(self, w: np.ndarray) -> np.ndarray:
+        """A copy of w."""
+        copy = self.fresh()
+        self.copy_into(copy, w)
+        return copy
+
+    def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
+        """Results are fresh arrays already."""
+        return result
+
+    def rows_of(self, columns: np.ndarray) -> np.ndarray:
+        """The columns of a block (n, k) as contiguous rows (k, n)."""
+        n, k = columns.shape
+        with np.errstate(over="ignore"):
+            if columns.flags.f_contiguous:
+                return np.ascontiguousarray(columns.T, self.dtype)
+            columns = np.ascontiguousarray(columns, self.dtype)
+        rows = self._rows(k)[:, :n]
+        self._transfer.turn(rows, columns, in_home_process())
+        return rows
+
+    def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+        """A block (n, k) to give away, and a contiguous place for each of its columns."""
+        rows = self._rows(k)[:, : self.count]
+        return rows.T, list(rows)
+
+    def _rows(self, k: int) -> np.ndarray:
+        """k vectors in rows of whole cache lines, with a guard zone between them; long ones start at a cache line."""
+        n = -(-self.count // 16) * 16 + guard.BYTES // self.dtype.itemsize
+        return (self._pool(k * n).take() if n >= LONG else np.empty(k * n, self.dtype)).reshape(k, n)
+
+    # ---- arithmetic ----------------------------------------------------------------------------------------------
+    def copy_into(self, target: np.ndarray, source: np.ndarray) -> bool:
+        """Copies a vector to the start of an array; returns whether all of it is finite, which costs nothing extra."""
+        return self._transfer.adopt(target, source, in_home_process())
+
+    def finite(self, vector: np.ndarray) -> bool:
+        """Whether all of a vector is finite."""
+        return self._transfer.finite(vector, in_home_process())
+
+    def multiply(self, vector: np.ndarray, factor: float) -> None:
+        """vector *= factor."""
+        self._transfer.scale(vector, factor, in_home_process())

@@ -19,14 +19,13 @@ from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import ORDERS, Bound, Space
 from rop.devices.cpu.threads import Cancellation
-from rop.devices.cpu.vectors import Pool, aligned
+from rop.devices.cpu.vectors import Vectors, aligned
 from rop.devices.lock import in_home_process
 from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
 from rop.kernels.cpu import batchnorm
 from rop.kernels.cpu.gemm import SPAN
 from rop.kernels.cpu.interpreter import runner
-from rop.kernels.cpu.transfer import LONG, Transfer
 from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
@@ -62,6 +61,8 @@ class Pass:
 class CpuWorkspace(Workspace):
     """The workspace on the CPU: tiles of lanes in planes, one plane for each order."""
 
+    vectors: Vectors
+
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
@@ -74,13 +75,12 @@ class CpuWorkspace(Workspace):
         self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
         self._data: Data | None = None
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
-        self._pools: dict[int, Pool] = {}  # by the length of their arrays
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
         self._cancellation = Cancellation()
         self.cancel_address = self._cancellation.address
         ensure_compiled(self.dtype)
-        self._transfer = Transfer(self.dtype)
+        self.vectors = Vectors(plan.graph.size, self.dtype)
         self._allocate()
 
     @classmethod
@@ -172,15 +172,17 @@ class CpuWorkspace(Workspace):
     def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
         self.release(name)
-        return self._transfer.adopt(self._arrays[name], vector, in_home_process())
+        return self.vectors.copy_into(self._arrays[name], vector)
 
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
         them, while those of a vector that nobody writes are in both."""
-        if vector.size < LONG:
+        if name != "w":
+            self.ensure_direction(int(name[1:]))
+        if not self.vectors.are_long:
             return self.adopt(name, vector)
         self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
-        return not check or self._transfer.finite(vector, in_home_process())
+        return not check or self.vectors.finite(vector)
 
     def settle(self, name: str, copy: np.ndarray | None = None) -> None:
         if name in self._lent:
@@ -224,9 +226,6 @@ class CpuWorkspace(Workspace):
             self._execute(ready.bound, first, tiles)
             yield first, plane[:tiles]
 
-    def scale(self, vector: np.ndarray, factor: float) -> None:
-        self._transfer.scale(vector, factor, in_home_process())
-
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
         for operation in self.plan.normalisations:
@@ -247,55 +246,13 @@ class CpuWorkspace(Workspace):
         self._guards.arm()
         self.forget()
 
-    def fresh(self) -> np.ndarray:
-        """An array for a vector of parameters, to give away."""
-        n = self.plan.graph.size
-        return np.empty(n, self.dtype) if n < LONG else self._pool(n).take()
-
-    def _pool(self, count: int) -> Pool:
-        if count not in self._pools:
-            self._pools[count] = Pool(count, self.dtype)
-        return self._pools[count]
-
-    # ------------------------------------------------------------------------------------------ what users give and get
-    def keep(self, w: np.ndarray) -> np.ndarray:
-        copy = self.fresh()
-        self._transfer.adopt(copy, w, in_home_process())
-        return copy
-
-    def accept(self, name: str, value: Any) -> np.ndarray:
-        raise NotImplementedError("on the CPU an objective makes NumPy arrays of all that it is given")
-
-    def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
-        """Results are fresh arrays already."""
-        return result
-
-    def rows_of(self, columns: np.ndarray) -> np.ndarray:
-        n, k = columns.shape
-        with np.errstate(over="ignore"):
-            if columns.flags.f_contiguous:
-                return np.ascontiguousarray(columns.T, self.dtype)
-            columns = np.ascontiguousarray(columns, self.dtype)
-        rows = self._rows(k)[:, :n]
-        self._transfer.turn(rows, columns, in_home_process())
-        return rows
-
-    def _rows(self, k: int) -> np.ndarray:
-        """k vectors in rows of whole cache lines, with a guard zone between them; long ones start at a cache line."""
-        n = -(-self.plan.graph.size // 16) * 16 + guard.BYTES // self.dtype.itemsize
-        return (self._pool(k * n).take() if n >= LONG else np.empty(k * n, self.dtype)).reshape(k, n)
-
-    def new_block(self, k: int, like: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-        rows = self._rows(k)[:, : self.plan.graph.size]
-        return rows.T, list(rows)
-
     # ---------------------------------------------------------------------------------------------------------- passes
     @property
     def together(self) -> int:
         """Long directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch;
         short ones together, because a pass costs some time in any case."""
         at_hand = self.kept and self.tiles == self.chunk
-        return 1 if at_hand and self.plan.graph.size >= LONG else BLOCK_OF_VECTORS
+        return 1 if at_hand and self.vectors.are_long else BLOCK_OF_VECTORS
 
     def ensure_direction(self, index: int) -> None:
         """Room for direction number ``index``."""
@@ -372,7 +329,7 @@ class CpuWorkspace(Workspace):
         self, ready: Pass, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None
     ) -> list[np.ndarray]:
         n = self.plan.graph.size
-        if n < LONG:
+        if not self.vectors.are_long:
             self._execute(ready.bound, 0, self.tiles)
             if into is None:
                 return [result.copy() for result in ready.results]
@@ -380,7 +337,7 @@ class CpuWorkspace(Workspace):
                 place[:n] = result
             return into
         names = [result_space(orders, i) for i in results]
-        arrays = [self._pool(n).take() for _ in names] if into is None else into
+        arrays = [self.vectors.fresh() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
             self._execute(ready.bound, 0, self.tiles, arrays)

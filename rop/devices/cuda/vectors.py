@@ -1,4 +1,4 @@
-"""Arithmetic with vectors that stay in a GPU's memory.
+"""Vectors in a GPU's memory: what users give and get, and arithmetic.
 
 Sums over a vector are made in a fixed number of parts on the device, which the host adds up exactly: they depend on
 the vector alone.
@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.kernels.cuda import sums, transfer
-
-Vector = Any  # (n,) on the device
+from rop.devices import on_device
+from rop.devices.batch import lane_samples
+from rop.devices.cuda.code import table
+from rop.devices.workspace import Block, Vector
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.kernels.cuda import memory, sums, transfer
+from rop.kernels.cuda.compile import WARP
 
 
 def device_array(count: int, dtype: Any) -> Vector:
-    """Room for so many numbers; CUDA has no empty arrays."""
+    """Memory for ``count`` numbers, (count,); CUDA has no empty arrays."""
     return cuda.device_array(max(count, 1), dtype)[:count]
 
 
@@ -26,11 +30,65 @@ class Vectors:
     """Sums and updates of vectors of one length and precision."""
 
     def __init__(self, count: int, dtype: Any):
-        self.dtype = np.dtype(dtype)
+        self.count, self.dtype = count, np.dtype(dtype)
         self._type = self.dtype.type
         self._partial = cuda.device_array((sums.blocks(count), 3), dtype)
         self._sums = cuda.device_array(sums.blocks(count), dtype)
 
+    # ---- what users give and get ---------------------------------------------------------------------------------
+    def accept(self, name: str, value: Any) -> Vector:
+        """A vector or block of vectors that is on the device already."""
+        array = value if getattr(value, "__cuda_ndarray__", False) else cuda.as_cuda_array(value)
+        if array.dtype != self.dtype:
+            raise ArgumentTypeError(
+                f"{name}: expected a device array of {self.dtype}, the objective's precision, got {array.dtype}"
+            )
+        if not (array.is_c_contiguous() or array.is_f_contiguous()):
+            raise ArgumentError(
+                f"{name}: expected a contiguous device array, got one of shape {array.shape} with "
+                f"strides {array.strides}"
+            )
+        return array
+
+    def keep(self, w: Vector) -> Vector:
+        """A copy of w on the same side."""
+        return self.copy(w) if on_device(w) else w.copy()
+
+    def given(self, result: Vector, like: Vector) -> Vector:
+        """A copy of a result on the same side as ``like``."""
+        if on_device(like):
+            return self.copy(result)
+        return result.copy_to_host() if result.size else np.empty(0, self.dtype)
+
+    def rows_of(self, columns: Block) -> Any:
+        """The columns of a block (n, k) as contiguous vectors."""
+        if not on_device(columns):
+            with np.errstate(over="ignore"):
+                return np.ascontiguousarray(columns.T, self.dtype)
+        if columns.is_f_contiguous():
+            return [columns[:, i] for i in range(columns.shape[1])]
+        n, k = columns.shape  # row by row: a transposition, like that of data on their way in
+        samples = lane_samples(n, WARP)
+        rows = cuda.device_array((k, samples.size), self.dtype)
+        memory.load(self._type).bind(y=rows, x=columns, samples=table(samples), feature=table(np.arange(k)))()
+        return [rows[i, :n] for i in range(k)]
+
+    def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
+        """A block (n, k) on the same side as ``like``, and a place for each of its columns."""
+        if not on_device(like):
+            rows = np.empty((k, self.count), self.dtype)
+            return rows.T, list(rows)
+        block = cuda.device_array((self.count, k), self.dtype, order="F")
+        return block, [block[:, i] for i in range(k)]
+
+    def deliver(self, place: Vector, result: Vector) -> None:
+        """Copies a result to a place of ``new_block``."""
+        if isinstance(place, np.ndarray):
+            result.copy_to_host(place)
+        else:
+            self.scale(place, result, 1.0)
+
+    # ---- arithmetic ----------------------------------------------------------------------------------------------
     def moments(self, u: Vector, v: Vector) -> tuple[float, float, float]:
         """uᵀu, uᵀv and vᵀv."""
         sums.moments(self._type).bind(u=u, v=v, partial=self._partial)()
@@ -53,6 +111,11 @@ class Vectors:
     def scale(self, y: Vector, x: Vector, factor: float) -> None:
         """y = factor·x; y may be x."""
         transfer.scale(self._type).bind(y=y, x=x, factor=factor)()
+
+    def multiply(self, vector: Vector, factor: float) -> None:
+        """vector *= factor."""
+        if vector.size:
+            self.scale(vector, vector, factor)
 
     def add(self, y: Vector, x: Vector, factor: float = 1.0) -> None:
         """y += factor·x."""

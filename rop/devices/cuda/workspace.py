@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.devices import on_device
-from rop.devices.batch import Data, lane_samples, orders_kept
+from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu.code import ORDERS
-from rop.devices.cuda.code import table
 from rop.devices.cuda.emit import Launch, Lowered, Part
 from rop.devices.cuda.vectors import Vectors, device_array
-from rop.devices.workspace import Block, Orders, Vector, Workspace
-from rop.errors import ArgumentError, ArgumentTypeError
+from rop.devices.workspace import Orders, Vector, Workspace
 from rop.graph import Graph
-from rop.kernels.cuda import batchnorm, loss, memory
+from rop.kernels.cuda import batchnorm, loss
 from rop.kernels.cuda.compile import WARP
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
@@ -45,6 +42,8 @@ def choose_tiles(plan: Plan, batch: int) -> tuple[int, int]:
 class CudaWorkspace(Workspace):
     """The workspace in a GPU's memory. ``samples`` is the number of samples in the data from which batches are
     chosen, by default the size of a batch."""
+
+    vectors: Vectors
 
     @property
     def together(self) -> int:
@@ -197,7 +196,7 @@ class CudaWorkspace(Workspace):
                     self._collect(k, first=tile == 0)
         found = [self.result(k) for k in wanted]
         for place, result in zip(into or (), found, strict=False):
-            self._deliver(place, result)
+            self.vectors.deliver(place, result)
         return found
 
     def _collect(self, k: int, first: bool) -> None:
@@ -256,10 +255,6 @@ class CudaWorkspace(Workspace):
         partial = self._rooms["energy"].copy_to_host().reshape(self.tiles, len(ORDERS), -1)
         return math.fsum(partial[:, k].ravel().tolist())
 
-    def scale(self, vector: Vector, factor: float) -> None:
-        if vector.size:
-            self.vectors.scale(vector, vector, factor)
-
     def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
         for emitter in self._lowered.normalisations:
@@ -280,53 +275,3 @@ class CudaWorkspace(Workspace):
             for launch in launches:
                 launch()
             yield tile, self._rooms["plane0"].copy_to_host().reshape(1, -1)
-
-    # ------------------------------------------------------------------------------------------ what users give and get
-    def accept(self, name: str, value: Any) -> Vector:
-        """A vector or block of vectors that is on the device already."""
-        array = value if getattr(value, "__cuda_ndarray__", False) else cuda.as_cuda_array(value)
-        if array.dtype != self.dtype:
-            raise ArgumentTypeError(
-                f"{name}: expected a device array of {self.dtype}, the objective's precision, got {array.dtype}"
-            )
-        if not (array.is_c_contiguous() or array.is_f_contiguous()):
-            raise ArgumentError(
-                f"{name}: expected a contiguous device array, got one of shape {array.shape} with "
-                f"strides {array.strides}"
-            )
-        return array
-
-    def keep(self, w: Vector) -> Vector:
-        return self.vectors.copy(w) if on_device(w) else w.copy()
-
-    def given(self, result: Vector, like: Vector) -> Vector:
-        return self.vectors.copy(result) if on_device(like) else self._to_host(result)
-
-    def _to_host(self, result: Vector) -> np.ndarray:
-        return result.copy_to_host() if result.size else np.empty(0, self.dtype)
-
-    def rows_of(self, columns: Block) -> Any:
-        if not on_device(columns):
-            with np.errstate(over="ignore"):
-                return np.ascontiguousarray(columns.T, self.dtype)
-        if columns.is_f_contiguous():
-            return [columns[:, i] for i in range(columns.shape[1])]
-        n, k = columns.shape  # row by row: a transposition, like that of data on their way in
-        samples = lane_samples(n, WARP)
-        rows = cuda.device_array((k, samples.size), self.dtype)
-        memory.load(self.dtype.type).bind(y=rows, x=columns, samples=table(samples), feature=table(np.arange(k)))()
-        return [rows[i, :n] for i in range(k)]
-
-    def new_block(self, k: int, like: Block) -> tuple[Block, list[Vector]]:
-        n = self.plan.graph.size
-        if not on_device(like):
-            rows = np.empty((k, n), self.dtype)
-            return rows.T, list(rows)
-        block = cuda.device_array((n, k), self.dtype, order="F")
-        return block, [block[:, i] for i in range(k)]
-
-    def _deliver(self, place: Vector, result: Vector) -> None:
-        if isinstance(place, np.ndarray):
-            result.copy_to_host(place)
-        else:
-            self.vectors.scale(place, result, 1.0)
