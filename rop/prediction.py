@@ -16,7 +16,6 @@ from rop.errors import ArgumentError
 from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_net, check_state
 from rop.layers.base import Shape
-from rop.lowering import lower
 
 PREDICT_BATCH = 4096  # samples that go through the net together
 
@@ -54,7 +53,7 @@ def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> Cpu
     """A workspace for the forward pass."""
     key = net, shape, batch, dtype
     if key not in _forward_spaces:
-        _forward_spaces[key] = CpuWorkspace(lower(net, shape, False, None, dtype), batch, 0)
+        _forward_spaces[key] = CpuWorkspace.of(net, shape, False, None, dtype, batch, 0)
         if len(_forward_spaces) > 2:
             _forward_spaces.popitem(last=False)
     return _forward_spaces[key]

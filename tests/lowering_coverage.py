@@ -1,4 +1,4 @@
-"""Which kernels, and which branches of rop/lowering, the drawn networks of the tests never reach.
+"""Which kernels, and which branches of rop/lowering and rop/devices/cpu/emit, the drawn networks never reach.
 
     python -m tests.lowering_coverage        # prints a JSON object: kernels, lines and branches that are missing
 
@@ -33,15 +33,17 @@ PASSES: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...] = (
 
 def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any, training: bool) -> set[str]:
     """The kernels of all passes over a network."""
+    from rop.devices.cpu.emit import Lowered
     from rop.devices.cpu.workspace import choose_lanes
-    from rop.lowering import emit_outputs, emit_pass, lower
+    from rop.lowering import outline
 
     names: set[str] = set()
     for with_loss in (loss, None):
-        plan = lower(net, shape, training and with_loss is not None, with_loss, dtype)
-        plan.lanes = choose_lanes(plan, batch)
-        codes = [emit_outputs(plan)] if with_loss is None else [emit_pass(plan, *one) for one in PASSES]
-        assert plan.zero_rows and plan.partial_size >= 0 and plan.partial_gaps() is not None
+        plan = outline(net, shape, training and with_loss is not None, with_loss, dtype)
+        lowered = Lowered(plan, choose_lanes(plan, batch))
+        codes = [lowered.emit_outputs()] if with_loss is None else [lowered.emit_pass(*one) for one in PASSES]
+        layout = lowered.layout
+        assert layout.zero_rows and layout.partial_size >= 0 and layout.partial_gaps() is not None
         names |= {one.kernel.name for code in codes for stage in code.stages for one in stage.instructions}
     return names
 
@@ -120,7 +122,12 @@ def draw_everything() -> set[str]:
 def missing() -> dict[str, Any]:
     """What the drawn networks do not reach."""
     measured = coverage.Coverage(
-        branch=True, include=[str(PACKAGE / "lowering" / "*.py")], data_file=None, config_file=False
+        branch=True,
+        include=[
+            str(PACKAGE / folder) for folder in ("lowering/*.py", "devices/cpu/emit/*.py", "devices/cpu/memory.py")
+        ],
+        data_file=None,
+        config_file=False,
     )
     for elsewhere in (r"raise NotImplementedError", r"# guard mode", r"def padded\("):  # the last one serves the GPU
         measured.exclude(elsewhere)

@@ -1,68 +1,32 @@
-"""From a graph to instructions: what each family of layers contributes to a pass, order by order.
+"""From a graph to operations: what is computed, in which order and where the rows of values lie, on any device.
 
-``outline`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU disappears into
-the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow. That
-much is the same on every device. ``lower`` adds what the CPU needs; there ``operation.forward(plan, code, k, …)`` and
-``.backward(…)`` emit the instructions of order k. The law of the engine is visible here: order k reads orders ≤ k and
-writes order k. Files are named as in rop/kernels/cpu; rop/devices/cuda/emit makes launches of the same operations.
+``outline`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU is fused into
+the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow.
+Nothing here knows a device or a kernel. The devices make instructions of the operations, order by order
+(rop/devices/<device>/emit): order k reads orders ≤ k and writes order k.
+
+Files are named by families of layers, as in rop/kernels/<device> and rop/devices/<device>/emit. ``lowers`` in each of
+them says which layers it is for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from rop.graph import Graph, Node
-from rop.layers import (
-    AdaptiveAvgPool2d,
-    Add,
-    AvgPool2d,
-    Concat,
-    Conv2d,
-    Flatten,
-    Identity,
-    Linear,
-    LogSoftmax,
-    Loss,
-    MaxPool2d,
-    Softmax,
-)
-from rop.layers.base import Layer, Shape
-from rop.layers.batchnorm import BatchNorm
-from rop.layers.elementwise import Elementwise
+from rop.layers import Loss
+from rop.layers.base import Shape
 from rop.layers.kinds import kind_of
-from rop.layers.relu import Rectifier
-from rop.lowering.batchnorm import BatchNormOperation
-from rop.lowering.bilinear import ConvProducts, LinearProducts
 from rop.lowering.data import data
-from rop.lowering.elementwise import Activation
-from rop.lowering.linear_maps import AveragePool, Concatenation, add_up, flatten, in_order
-from rop.lowering.loss import KERNELS, LossOperation
-from rop.lowering.passes import emit_outputs, emit_pass, result_space
-from rop.lowering.plan import Plan, Value
-from rop.lowering.select import MaxPool, rectifier
-from rop.lowering.softmax import SoftmaxOperation
+from rop.lowering.linear_maps import in_order
+from rop.lowering.loss import LossOperation, loss_kind
+from rop.lowering.plan import Operation, Plan
+from rop.lowering.registry import LOWERINGS, import_families, lowers
+from rop.lowering.values import ORDERS, Buffer, Value
 
-__all__ = ["Plan", "check_kinds", "emit_outputs", "emit_pass", "lower", "outline", "result_space"]
+__all__ = ["LOWERINGS", "ORDERS", "Buffer", "Operation", "Plan", "Value", "check_kinds", "lowers", "outline"]
 
-Lowering = Callable[[Plan, Node, Any, list[Value]], Value]
-
-LOWERINGS: dict[type[Layer], Lowering] = {
-    Linear: lambda plan, node, layer, x: plan.add(LinearProducts(plan, node, layer, x[0])),
-    Conv2d: lambda plan, node, layer, x: plan.add(ConvProducts(plan, node, layer, x[0])),
-    Rectifier: lambda plan, node, layer, x: rectifier(plan, node, layer, x[0]),
-    Elementwise: lambda plan, node, layer, x: plan.add(Activation(plan, layer, x[0])),
-    MaxPool2d: lambda plan, node, layer, x: plan.add(MaxPool(plan, node, layer, x[0])),
-    AvgPool2d: lambda plan, node, layer, x: plan.add(AveragePool(plan, node, layer, x[0])),
-    AdaptiveAvgPool2d: lambda plan, node, layer, x: plan.add(AveragePool(plan, node, layer, x[0])),
-    Flatten: lambda plan, node, layer, x: flatten(x[0]),
-    Identity: lambda plan, node, layer, x: x[0],
-    Add: lambda plan, node, layer, x: add_up(plan, x),
-    Concat: lambda plan, node, layer, x: plan.add(Concatenation(plan, node, [in_order(plan, one) for one in x])),
-    Softmax: lambda plan, node, layer, x: plan.add(SoftmaxOperation(plan, layer, x[0])),
-    LogSoftmax: lambda plan, node, layer, x: plan.add(SoftmaxOperation(plan, layer, x[0])),
-    BatchNorm: lambda plan, node, layer, x: plan.add(BatchNormOperation(plan, layer, in_order(plan, x[0]))),
-}
+import_families(__name__)
 
 
 def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
@@ -71,21 +35,16 @@ def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
         assert node.layer is not None
         kind_of(node.layer, LOWERINGS, graph.where(node))
     if loss is not None:
-        kind_of(loss, KERNELS, "loss")
+        loss_kind(loss)
 
 
-def lower(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
-    """The plan of a network for the CPU, on inputs of this shape, with a backward pass if there is a loss."""
-    plan = outline(graph, input_shape, training, loss, dtype)
-    for operation in reversed(plan.operations):
-        operation.plan_rooms(plan)
-    return plan
+def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any, gap_rows: int = 0) -> Plan:
+    """Operations, values and gradients of a network on inputs of this shape; gradients if there is a loss.
 
-
-def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any) -> Plan:
-    """Operations, values and gradients of a network, whichever device will run it."""
+    ``gap_rows`` rows are left free after each buffer.
+    """
     check_kinds(graph, loss)
-    plan = Plan(graph, input_shape, training, loss is not None, dtype)
+    plan = Plan(graph, input_shape, training, loss is not None, dtype, gap_rows)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)
     plan.output = in_order(plan, plan.values[graph.output])
@@ -97,8 +56,12 @@ def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None,
 
 
 def _lower(plan: Plan, node: Node) -> Value:
-    layer = node.layer
+    """The value of a node. The operations that were made for it can name the layer in messages."""
+    layer, before = node.layer, len(plan.operations)
     if layer is None:
         return data(plan, node)
     lowering = LOWERINGS[kind_of(layer, LOWERINGS, plan.graph.where(node))]
-    return lowering(plan, node, layer, [plan.values[source] for source in node.inputs])
+    value = lowering(plan, node, layer, [plan.values[source] for source in node.inputs])
+    for operation in plan.operations[before:]:
+        operation.where = plan.graph.where(node)
+    return value

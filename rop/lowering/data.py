@@ -1,4 +1,4 @@
-"""Data in."""
+"""The net's input."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 
 import numpy as np
 
-from rop.devices.cpu.code import Code, Ref
 from rop.graph import Node
-from rop.kernels.cpu import memory
 from rop.layers import Conv2d
-from rop.lowering.plan import Operation, Plan, Value
+from rop.lowering.plan import Operation, Plan
+from rop.lowering.values import Value
 
 
 class InputOperation(Operation):
@@ -27,20 +26,6 @@ class InputOperation(Operation):
             features = np.pad(features, [(b, b) for b in y.border] + [(0, 0)], constant_values=-1)
         features = features.ravel()
         return None if np.array_equal(features, np.arange(features.size)) else features
-
-    def forward(self, plan: Plan, code: Code, k: int, direction: int) -> None:
-        if k == 0:
-            order = self.feature_of_row()
-            code.tile(
-                memory.load,
-                y=plan.at(self.y.buffer, 0),
-                x=Ref("x", 0, 0),
-                samples=Ref("samples"),
-                order=0 if order is None else plan.tables.put(order),
-                rows=self.y.rows,
-                features=math.prod(self.y.shape),
-                lanes=plan.lanes,
-            )
 
 
 def data(plan: Plan, node: Node) -> Value:

@@ -15,7 +15,6 @@ import numba
 import numpy as np
 
 from rop.devices.batch import DEFAULT_MEMORY, Data
-from rop.devices.cpu.code import ORDERS
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
 from rop.devices.cpu.workspace import CANCELLABLE_WORK, CpuWorkspace
@@ -26,7 +25,7 @@ from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.cpu import training as compiled
 from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss, Targets
-from rop.lowering import lower
+from rop.lowering import ORDERS
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, check_settings
 
 SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
@@ -105,8 +104,8 @@ class Descent(OnHost):
         self.batch = check_int("Descent", "batch_size", batch_size)
         x = check_data(x, self.dtype, check_finite=True)
         targets = checked_targets(net, loss, x, y, self.batch)
-        self._space = CpuWorkspace(
-            lower(net, x.shape[1:], True, loss, self.dtype), self.batch, DEFAULT_MEMORY, one_chunk=True
+        self._space = CpuWorkspace.of(
+            net, x.shape[1:], True, loss, self.dtype, self.batch, DEFAULT_MEMORY, one_chunk=True
         )
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
         self._shares = targets.shares if loss.reduction == "mean" else None
@@ -134,18 +133,18 @@ class Descent(OnHost):
         for name, array in (("before", self._before), ("velocity", self._velocity), ("squares", self._squares)):
             if array is not None:
                 space.watch(name, array)
-        layers = [(op, net_name) for op in space.plan.normalisations for net_name in [self.net.name_of(op.layer)]]
+        layers = [(one, self.net.name_of(one.operation.layer)) for one in space.lowered.normalisations]
         rows = [
             [
-                space.address("channels0") + op.tables[0] * self.dtype.itemsize,
-                op.channels,
+                space.address("channels0") + one.table_at[0] * self.dtype.itemsize,
+                one.operation.channels,
                 self._state[f"{name}.running_mean"].ctypes.data,
                 self._state[f"{name}.running_var"].ctypes.data,
             ]
-            for op, name in layers
+            for one, name in layers
         ]
         self._normalisations = np.array(rows, np.int64).reshape(-1, 4)
-        self._averaging = np.array([op.layer.momentum for op, _ in layers], np.float64)
+        self._averaging = np.array([one.operation.layer.momentum for one, _ in layers], np.float64)
 
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
@@ -290,7 +289,7 @@ class Descent(OnHost):
             compiled.ENERGY: at("energy0"),
             compiled.VELOCITY: address(self._velocity),
             compiled.SQUARES: address(self._squares),
-            compiled.OUTPUT: at("plane0") + space.plan.at(output.buffer, 0).offset if shown else 0,
+            compiled.OUTPUT: at("plane0") + space.layout.at(output.buffer, 0).offset if shown else 0,
             compiled.TILE_BYTES: space.stride,
             compiled.CLASSES: output.channels,
             compiled.LABELS: address(labels),

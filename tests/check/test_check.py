@@ -23,12 +23,12 @@ from rop.check.report import Result, worst
 from rop.check.stand import FORWARD, TO_INPUT, TO_WEIGHTS, LayerStand, LossStand, NetworkStand, fitting_shapes
 from rop.commands import check as command
 from rop.commands.common import FAILED, OK, USAGE
+from rop.devices.cpu.emit.bilinear import EmitConv
+from rop.devices.cpu.emit.elementwise import EmitActivation
+from rop.devices.cpu.emit.loss import EmitLoss
 from rop.kernels.cpu import elementwise
 from rop.layers import LAYERS, LOSSES
 from rop.lowering import LOWERINGS
-from rop.lowering.bilinear import ConvProducts
-from rop.lowering.elementwise import Activation
-from rop.lowering.loss import LossOperation
 from tests.helpers.zoo import labels, normal
 
 Numbers = tuple[float, float, float, float]
@@ -360,25 +360,26 @@ def test_a_wrong_derivative_in_the_engine(
 @both_precisions
 def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """h¹ without σ″x¹g⁰, the classical slip: forward rows are right, and so is the gradient."""
-    original = Activation.backward
+    original = EmitActivation.backward
 
-    def forgetful(self: Any, plan: Any, code: Any, k: int, direction: int) -> None:
+    def forgetful(self: Any, code: Any, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
         if k != 1:
-            original(self, plan, code, k, direction)
-        elif self.h[0] is not None:
+            original(self, code, k, direction)
+        elif op.h[0] is not None:
             code.tile(
                 elementwise.backward,
-                h=plan.at(self.h[0], 1),
+                h=layout.at(op.h[0], 1),
                 order=0,
-                **self._kept(plan),
-                **plan.orders("x", self.x[0], 1, lowest=1),
-                g0=plan.at(self.g, 1),
-                g1=plan.at(self.g, 1),
-                g2=plan.at(self.g, 1),
-                count=self.y.rows * plan.lanes,
+                **self._kept(),
+                **layout.orders("x", op.x[0], 1, lowest=1),
+                g0=layout.at(op.g, 1),
+                g1=layout.at(op.g, 1),
+                g2=layout.at(op.g, 1),
+                count=op.y.rows * layout.lanes,
             )
 
-    monkeypatch.setattr(Activation, "backward", forgetful)
+    monkeypatch.setattr(EmitActivation, "backward", forgetful)
     found = checked("SiLU", dtype)
     assert wrong_rows(found) == {(TO_INPUT, 1)} or wrong_rows(found) == {(TO_INPUT, 1), (TO_INPUT, 2)}
     row = next(row for row in found.rows if not row.ok)
@@ -388,18 +389,18 @@ def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.M
 @with_and_without_torch
 @pytest.mark.parametrize(
     ("weights", "spoilt"),
-    [("_forward_weights", {(FORWARD, 1), (FORWARD, 2)}), ("_backward_weights", {(TO_INPUT, 1), (TO_INPUT, 2)})],
+    [("forward_weights", {(FORWARD, 1), (FORWARD, 2)}), ("backward_weights", {(TO_INPUT, 1), (TO_INPUT, 2)})],
 )
 def test_a_wrong_term_of_a_convolution(
     weights: str, spoilt: set[Any], torch: bool, reference: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W¹ replaced by W⁰ in the products of real convolutions (those of the stand itself are 1×1)."""
-    original = getattr(ConvProducts, weights)
+    original = getattr(EmitConv, weights)
 
-    def wrong(self: Any, plan: Any, j: int, direction: int, group: int) -> Any:
-        return original(self, plan, 0 if self.geometry.taps > 1 else j, direction, group)
+    def wrong(self: Any, j: int, direction: int, group: int) -> Any:
+        return original(self, 0 if self.operation.geometry.taps > 1 else j, direction, group)
 
-    monkeypatch.setattr(ConvProducts, weights, wrong)
+    monkeypatch.setattr(EmitConv, weights, wrong)
     found = checked("Conv2d")
     assert spoilt <= wrong_rows(found) and (TO_INPUT, 0) not in wrong_rows(found)
     assert checked("Linear").ok
@@ -408,13 +409,13 @@ def test_a_wrong_term_of_a_convolution(
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_wrong_loss(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Order 2 is never seeded."""
-    original = LossOperation.forward
+    original = EmitLoss.forward
 
-    def lazy(self: Any, plan: Any, code: Any, k: int, direction: int) -> None:
+    def lazy(self: Any, code: Any, k: int, direction: int) -> None:
         if k < 2:
-            original(self, plan, code, k, direction)
+            original(self, code, k, direction)
 
-    monkeypatch.setattr(LossOperation, "forward", lazy)
+    monkeypatch.setattr(EmitLoss, "forward", lazy)
     found = wrong_rows(checked(name))
     assert found and all(order == 2 for _, order in found)
 

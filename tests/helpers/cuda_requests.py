@@ -60,11 +60,10 @@ class Network:
         from rop.lowering import outline
 
         plan = outline(self.net, self.shape, self.training, self.loss, np.float32)
-        plan.lanes = self.lanes
         with mock.patch.object(cuda, "to_device", lambda table: table):
-            lowered = Lowered(plan)
-            launches = [one for orders, wanted in self.passes for one in lowered.launches(orders, wanted, self.dense)]
-        for launch in launches:
+            lowered = Lowered(plan, self.lanes)
+            codes = [lowered.emit_pass(orders, wanted, self.dense) for orders, wanted in self.passes]
+        for launch in (one for code in codes for one in code.launches):
             yield launch.kernel.factory.name, tuple(launch.kernel.options.items())
 
 

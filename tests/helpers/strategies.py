@@ -11,13 +11,13 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
+from rop.devices.cpu.emit import SMALL
+from rop.devices.cpu.emit.bilinear import REGROUP, WIDE
+from rop.devices.cpu.memory import RUN_LENGTH_WORTH_MOVING
 from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES
 from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
 from rop.kernels.cpu.transfer import LONG
 from rop.kernels.cpu.vector import BLOCK
-from rop.lowering.bilinear import REGROUP, WIDE
-from rop.lowering.passes import SMALL
-from rop.lowering.plan import LONG_RUN
 from rop.reference import output_shape
 from tests.helpers.zoo import Shape
 
@@ -166,7 +166,7 @@ def constant_nets(draw: st.DrawFn) -> Problem:
 
 number_of_directions = st.sampled_from([1, 2, *around(BLOCK_OF_VECTORS, 2 * BLOCK_OF_VECTORS)])
 # Inputs of a linear layer: few and many panels, rows that are whole blocks or not, runs that are short or long.
-FANS = around(PANEL, 2 * PANEL, LONG_RUN, BLOCK // 8, BLOCK // 4, 8 * BLOCK // 4)
+FANS = around(PANEL, 2 * PANEL, RUN_LENGTH_WORTH_MOVING, BLOCK // 8, BLOCK // 4, 8 * BLOCK // 4)
 
 
 @st.composite

@@ -20,8 +20,7 @@ from rop.bench import engines, flops, networks, problems
 from rop.bench.engines import torch_engine
 from rop.layers import ACTIVATIONS, LAYERS, LOSSES
 from rop.layers.elementwise import tanh
-from rop.lowering import LOWERINGS, lower
-from rop.lowering.loss import KERNELS
+from rop.lowering import LOWERINGS, outline
 from rop.training import run as trainer
 from rop.training.compiled import Descent
 from tests.helpers.cuda_requests import Network
@@ -205,7 +204,7 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {  # every way into the engine, wit
     "Descent": lambda net, loss: Descent(net, loss, X, Y, batch_size=4, w=np.zeros(net.size)),
     "check.network": lambda net, loss: rop.check.network(net, loss, X, Y, **check_options()),
     "reference": lambda net, loss: reference.reference(net, loss, X, Y, np.zeros(net.size), np.zeros(net.size)),
-    "lowering": lambda net, loss: lower(net, (4,), True, loss, np.dtype(np.float64)),
+    "lowering": lambda net, loss: outline(net, (4,), True, loss, np.dtype(np.float64)),
 }
 CUDA: dict[str, Callable[[Any, Any], Any]] = {
     "lowering for cuda": lambda net, loss: list(Network(net, (4,), loss).requests()),
@@ -311,21 +310,22 @@ def test_a_subclass_goes_to_torch_as_its_parent() -> None:
 # ------------------------------------------------------------------------------------------------------------- devices
 @with_cuda
 def test_an_operation_without_launches_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rop.devices.cuda.emit import EMITTERS
+    from rop.devices.cuda.emit.base import REGISTRY
     from rop.lowering.elementwise import Activation
 
-    monkeypatch.delitem(EMITTERS, Activation)
-    with pytest.raises(rop.DeviceError, match=r"no kernels for Activation on a GPU.*device='cpu'"):
+    monkeypatch.delitem(REGISTRY.all(), Activation)
+    with pytest.raises(rop.DeviceError, match=r"layer 1 \(Tanh\).*no kernels for Activation on a GPU.*device='cpu'"):
         list(Network(GOOD, (4,), rop.MSE()).requests())
 
 
 @with_cuda
 def test_a_loss_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rop.devices.cuda.emit import loss
+    from rop.devices.cpu.emit.base import REGISTRY as ON_CPU
+    from rop.devices.cuda.emit.base import REGISTRY
 
-    assert set(loss.KERNELS) == set(KERNELS) == set(LOSSES.values())
-    monkeypatch.delitem(loss.KERNELS, rop.MSE)
-    with pytest.raises(rop.DeviceError, match="no kernels for MSE"):
+    assert set(LOSSES.values()) <= set(REGISTRY.all()) == set(ON_CPU.all())
+    monkeypatch.delitem(REGISTRY.emitters, rop.MSE)
+    with pytest.raises(rop.DeviceError, match=r"loss MSE: there are no kernels for MSE on a GPU.*device='cpu'"):
         list(Network(GOOD, (4,), rop.MSE()).requests())
 
 

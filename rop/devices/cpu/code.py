@@ -1,9 +1,8 @@
-"""A network as a program: instructions over flat buffers, divided into stages.
+"""A network as a program: instructions over flat memory, divided into stages.
 
-``Plan`` decides where everything lies: a tile of T samples has three *planes*, one per order of the jet, and a buffer
-is a number of rows in each of them. ``Code`` collects the instructions of a pass, with symbolic operands (``Ref``: a
-space and an offset). ``Bound`` gives the spaces their addresses and makes the table that the interpreter
-runs. What a layer contributes is written in rop/lowering/; nothing here knows a formula.
+``Code`` collects the instructions of a pass, with symbolic operands (``Ref``: a region of memory and an offset).
+``Bound`` gives the regions their addresses and makes the table that the interpreter runs. Emitters in
+rop/devices/cpu/emit/ add the instructions of each layer; memory.py decides where everything lies.
 """
 
 from __future__ import annotations
@@ -19,34 +18,26 @@ from rop.devices.cpu.threads import Pace
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
 
-ORDERS = (0, 1, 2)
-
 
 @dataclass(frozen=True)
 class Ref:
-    """An address that is known later: ``offset`` bytes into a space, moving by ``step`` bytes per unit."""
+    """An address that is known later: ``offset`` bytes into a region, moving by ``step`` bytes per unit."""
 
-    space: str
+    region: str
     offset: int = 0
-    step: int | None = None  # None: the space's own step per tile
+    step: int | None = None  # None: the region's own step per tile
 
     def plus(self, offset: int) -> Ref:
-        return Ref(self.space, self.offset + offset, self.step)
+        return Ref(self.region, self.offset + offset, self.step)
 
 
 Operand = int | float | Ref
 
 
-@dataclass(frozen=True)
-class Buffer:
-    """Rows of a tile: where they start in the plane of each order."""
-
-    rows: int
-    start: dict[int, int]  # order -> first row
-
-
 @dataclass
 class Instruction:
+    """A kernel and its operands, in the order in which the kernel takes them."""
+
     kernel: Kernel
     operands: tuple[Operand, ...]
 
@@ -91,27 +82,8 @@ class Code:
         self.stages.append(Stage(TILES))
 
 
-class Tables:
-    """Index tables that instructions refer to by address; they live as long as this object."""
-
-    def __init__(self) -> None:
-        self._kept: list[np.ndarray] = []
-
-    def put(self, values: Any) -> int:
-        array = np.ascontiguousarray(values, dtype=np.int64)
-        self._kept.append(array)
-        return int(array.ctypes.data)
-
-    def bounded(self, rows: np.ndarray, owner: np.ndarray, owners: int) -> int:
-        """A table of rows sorted by owner -> the address of ``owners + 1`` addresses, of the first row of each."""
-        rows = np.ascontiguousarray(rows, dtype=np.int64)
-        start = self.put(rows)
-        first = np.searchsorted(owner, np.arange(owners + 1))
-        return self.put(start + first * rows.shape[1] * 8)
-
-
 @dataclass(frozen=True)
-class Space:
+class Region:
     """Memory with an address: ``step`` bytes per tile; ``whole`` says that it holds every tile of the batch, not only
     those of one chunk."""
 
@@ -120,14 +92,14 @@ class Space:
     whole: bool = False
 
 
-def _words(values: Iterable[Operand], spaces: dict[str, Space]) -> np.ndarray:
+def _words(values: Iterable[Operand], regions: dict[str, Region]) -> np.ndarray:
     """Base, step per unit and step per chunk of each operand."""
     words = np.zeros((3, OPERANDS), np.int64)
     for i, value in enumerate(values):
         if isinstance(value, Ref):
-            space = spaces[value.space]
-            step = space.step if value.step is None else value.step
-            words[:, i] = space.address + value.offset, step, space.step if space.whole else 0
+            region = regions[value.region]
+            step = region.step if value.step is None else value.step
+            words[:, i] = region.address + value.offset, step, region.step if region.whole else 0
         elif isinstance(value, float):
             words[0, i] = struct.unpack("<q", struct.pack("<d", value))[0]
         else:
@@ -138,21 +110,21 @@ def _words(values: Iterable[Operand], spaces: dict[str, Space]) -> np.ndarray:
 class Bound:
     """A pass with all addresses filled in: what the interpreter runs."""
 
-    def __init__(self, code: Code, spaces: dict[str, Space], dtype: Any):
+    def __init__(self, code: Code, regions: dict[str, Region], dtype: Any):
         stages = [stage for stage in code.stages if stage.instructions]
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
         self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
-        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # space -> row, operand, offset in it
+        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # region -> row, operand, offset in it
         row = 0
         for s, stage in enumerate(stages):
             self.stages[s] = row, row + len(stage.instructions), stage.units
             for instruction in stage.instructions:
                 self.table[row, 0] = instruction.kernel.address(dtype)
-                self.table[row, 1:] = _words(instruction.operands, spaces).ravel()
+                self.table[row, 1:] = _words(instruction.operands, regions).ravel()
                 for i, operand in enumerate(instruction.operands):
                     if isinstance(operand, Ref):
-                        self._moving.setdefault(operand.space, []).append((row, i, operand.offset))
+                        self._moving.setdefault(operand.region, []).append((row, i, operand.offset))
                 row += 1
         self.pace = Pace()
         # as plain integers: asking an array for its address costs a microsecond
@@ -164,7 +136,7 @@ class Bound:
         return np.array([[row, row + 1, units]], np.int64)
 
     def move(self, addresses: dict[str, int]) -> None:
-        """Puts other arrays of the same layout in place: new addresses for movable spaces."""
-        for space, address in addresses.items():
-            for row, i, offset in self._moving.get(space, ()):
+        """Puts other arrays of the same layout in place: new addresses for movable regions."""
+        for region, address in addresses.items():
+            for row, i, offset in self._moving.get(region, ()):
                 self.table[row, 1 + i] = address + offset

@@ -17,7 +17,9 @@ import numpy as np
 
 from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu import guard
-from rop.devices.cpu.code import ORDERS, Bound, Space
+from rop.devices.cpu.code import Bound, Region
+from rop.devices.cpu.emit import Lowered, result_region
+from rop.devices.cpu.memory import SCRATCH_ROWS
 from rop.devices.cpu.threads import Cancellation
 from rop.devices.cpu.vectors import Vectors, aligned
 from rop.devices.lock import in_home_process
@@ -29,7 +31,7 @@ from rop.kernels.cpu.interpreter import runner
 from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
-from rop.lowering import Plan, emit_outputs, emit_pass, lower, result_space
+from rop.lowering import ORDERS, Plan, outline
 
 LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
 CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
@@ -66,11 +68,11 @@ class CpuWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
-        if not plan.lanes:
-            plan.lanes = choose_lanes(plan, batch)
-        self.lanes = plan.lanes
-        self.tiles = -(-batch // plan.lanes)
-        self.stride = -(-max(plan.plane_rows.values()) * plan.lane_bytes // 64) * 64 + 64
+        self.lanes = choose_lanes(plan, batch)
+        self.lowered = Lowered(plan, self.lanes)
+        self.layout = self.lowered.layout
+        self.tiles = -(-batch // self.lanes)
+        self.stride = -(-max(self.layout.plane_rows.values()) * self.layout.lane_bytes // 64) * 64 + 64
         self.chunk = self.tiles if one_chunk else self._chunk()
         self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
         self._data: Data | None = None
@@ -85,36 +87,44 @@ class CpuWorkspace(Workspace):
 
     @classmethod
     def of(
-        cls, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int
+        cls,
+        net: Graph,
+        shape: Shape,
+        training: bool,
+        loss: Loss | None,
+        dtype: Any,
+        batch: int,
+        memory_limit: int,
+        one_chunk: bool = False,
     ) -> CpuWorkspace:
         """The workspace of a network."""
-        return cls(lower(net, shape, training, loss, dtype), batch, memory_limit)
+        return cls(outline(net, shape, training, loss, dtype, guard.ROWS), batch, memory_limit, one_chunk)
 
     def _chunk(self) -> int:
         if self.plan.coupled:
             return self.tiles
-        per_tile = 3 * (self.stride + self.plan.partial_size * self.plan.itemsize)
+        per_tile = 3 * (self.stride + self.layout.partial_size * self.plan.itemsize)
         return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
 
     def _allocate(self) -> None:
-        plan, dtype, item = self.plan, self.dtype, self.plan.itemsize
+        plan, layout, dtype, item = self.plan, self.layout, self.dtype, self.plan.itemsize
         self._arrays: dict[str, np.ndarray] = {}
         self._guards = guard.Guards()
-        self._spaces: dict[str, Space] = {"number": Space(0)}
+        self._spaces: dict[str, Region] = {"number": Region(0)}
         for k in ORDERS:
             whole = k < self.kept and self.tiles > self.chunk
             count = (self.tiles if whole else self.chunk) * self.stride // item
             self._space(f"plane{k}", count, dtype, self.stride, whole)
             self._space(f"energy{k}", self.tiles, np.float64, 8, self.tiles > self.chunk)
-        self.partial_step = -(-plan.partial_size * item // 64) * 64 + 64
-        sums_step = 8 * (plan.sizes["sums"] + 8)
-        self._spaces["partial_step"] = Space(self.partial_step)
-        self._spaces["sums_step"] = Space(sums_step)
+        self.partial_step = -(-layout.partial_size * item // 64) * 64 + 64
+        sums_step = 8 * (layout.sizes["sums"] + 8)
+        self._spaces["partial_step"] = Region(self.partial_step)
+        self._spaces["sums_step"] = Region(sums_step)
         self._space("sums", self.chunk * sums_step // 8, np.float64, sums_step)
-        self._space("scratch", self.chunk * plan.scratch_rows * plan.lanes, dtype, plan.scratch_rows * plan.lane_bytes)
+        self._space("scratch", self.chunk * SCRATCH_ROWS * self.lanes, dtype, SCRATCH_ROWS * layout.lane_bytes)
         for name, kind in (("batch", dtype), ("totals", np.float64), ("state", dtype)):
-            self._space(name, plan.sizes[name], kind)
-        self._space("zeros", plan.zero_rows * plan.lanes, dtype)
+            self._space(name, layout.sizes[name], kind)
+        self._space("zeros", layout.zero_rows * self.lanes, dtype)
         self._space("ones", max((n.channels for n in plan.normalisations), default=1), dtype)
         self._arrays["ones"][:] = 1
         self._space("tile_count", 1, np.int64)
@@ -122,17 +132,17 @@ class CpuWorkspace(Workspace):
         tile = np.arange(self.chunk, dtype=np.int64)
         self._space("tile_segments", 3 * self.chunk, np.int64)
         self._arrays["tile_segments"][:] = np.stack(
-            [tile * self.stride // item, tile * self.stride, np.full_like(tile, plan.lanes)], axis=1
+            [tile * self.stride // item, tile * self.stride, np.full_like(tile, self.lanes)], axis=1
         ).ravel()
         for name in ("x", "samples", "labels", "dense", "weight", "outputs"):
-            step = {"samples": 8 * plan.lanes, "outputs": plan.output.rows * plan.lane_bytes}.get(name, 0)
-            self._spaces[name] = Space(0, step, True)
+            step = {"samples": 8 * self.lanes, "outputs": plan.output.rows * layout.lane_bytes}.get(name, 0)
+            self._spaces[name] = Region(0, step, True)
         self._for_parameters("w", 0)
 
     def _space(self, name: str, count: int, dtype: Any, step: int = 0, whole: bool = False) -> np.ndarray:
         array = aligned(count, dtype)
         self._arrays[name] = array
-        self._spaces[name] = Space(int(array.ctypes.data), step, whole)
+        self._spaces[name] = Region(int(array.ctypes.data), step, whole)
         if guard.ACTIVE:
             self._guard(name, array, step)
         return array
@@ -140,13 +150,13 @@ class CpuWorkspace(Workspace):
     def _guard(self, name: str, array: np.ndarray, step: int) -> None:
         """Watches the guard zones around a space and between its pieces, those of each tile if it has a step."""
         self.watch(name, array)
-        plan, kind = self.plan, name.rstrip("0123456789")
+        layout, kind = self.layout, name.rstrip("0123456789")
         if name == "zeros":
             self._guards.constant(name, array)
-        gaps, unit = plan.gaps.get(name if kind == "plane" else kind, []), plan.lanes if kind == "plane" else 1
-        used = {"plane": max(plan.plane_rows.values()), "sums": plan.sizes["sums"]}.get(kind)
+        gaps, unit = layout.gaps.get(name if kind == "plane" else kind, []), self.lanes if kind == "plane" else 1
+        used = {"plane": max(layout.plane_rows.values()), "sums": layout.sizes["sums"]}.get(kind)
         if kind == "partial":
-            gaps, used = plan.partial_gaps(), plan.partial_size
+            gaps, used = layout.partial_gaps(), layout.partial_size
         tiles = array.reshape(-1, step // array.itemsize) if step and used is not None else array[None]
         if used is not None:
             gaps = [*gaps, (used, tiles.shape[1] // unit - used)]
@@ -162,9 +172,9 @@ class CpuWorkspace(Workspace):
         """Room for a vector of parameters, w or a direction, for its panels and for what batchnorm makes of it."""
         n = self.plan.graph.size
         self._space(name, n, self.dtype)
-        self._space(f"packed{version}", self.plan.sizes["packed"], self.dtype)
-        self._space(f"panels{version}", self.plan.sizes["panels"], self.dtype)
-        self._space(f"channels{version}", self.plan.sizes["channels"], self.dtype)
+        self._space(f"packed{version}", self.layout.sizes["packed"], self.dtype)
+        self._space(f"panels{version}", self.layout.sizes["panels"], self.dtype)
+        self._space(f"channels{version}", self.layout.sizes["channels"], self.dtype)
 
     def array(self, name: str) -> np.ndarray:
         return self._arrays[name]
@@ -203,11 +213,11 @@ class CpuWorkspace(Workspace):
 
     def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
-        for operation in self.plan.normalisations:
-            c = operation.channels
-            table = self._arrays["channels0"][operation.tables[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
+        for emitter in self.lowered.normalisations:
+            c = emitter.operation.channels
+            table = self._arrays["channels0"][emitter.table_at[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
             yield (
-                self.plan.graph.name_of(operation.layer),
+                self.plan.graph.name_of(emitter.operation.layer),
                 table[batchnorm.MEAN],
                 table[batchnorm.VARIANCE],
                 table[batchnorm.COUNT],
@@ -228,9 +238,9 @@ class CpuWorkspace(Workspace):
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
-        for operation in self.plan.normalisations:
-            name, channels = self.plan.graph.name_of(operation.layer), operation.channels
-            place = self._arrays["state"][operation.state : operation.state + 2 * channels]
+        for emitter in self.lowered.normalisations:
+            name, channels = self.plan.graph.name_of(emitter.operation.layer), emitter.operation.channels
+            place = self._arrays["state"][emitter.state_at : emitter.state_at + 2 * channels]
             place[:channels] = state[f"{name}.running_mean"]
             place[channels:] = state[f"{name}.running_var"]
 
@@ -281,13 +291,15 @@ class CpuWorkspace(Workspace):
         for _, direction in orders:
             self.ensure_direction(direction)
         self.reserve_results(orders, results)
-        code = emit_pass(self.plan, orders, results) if self.plan.gradients else emit_outputs(self.plan)
+        code = self.lowered.emit_pass(orders, results) if self.plan.gradients else self.lowered.emit_outputs()
         n = self.plan.graph.size
-        return Pass(Bound(code, self._spaces, self.dtype), [self._arrays[result_space(orders, i)][:n] for i in results])
+        return Pass(
+            Bound(code, self._spaces, self.dtype), [self._arrays[result_region(orders, i)][:n] for i in results]
+        )
 
     def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
         """Room for the results of a pass."""
-        slots = 1 if self.plan.coupled or self.plan.has_wide else len(results)
+        slots = 1 if self.lowered.collects_at_once else len(results)
         for slot in range(slots):
             if f"partial{slot}" not in self._arrays:
                 self._space(
@@ -297,7 +309,7 @@ class CpuWorkspace(Workspace):
                     self.partial_step,
                 )
         for i in results:
-            name = result_space(orders, i)
+            name = result_region(orders, i)
             if name not in self._arrays:
                 self._space(name, self.plan.graph.size, self.dtype)
 
@@ -336,7 +348,7 @@ class CpuWorkspace(Workspace):
             for place, result in zip(into, ready.results, strict=True):
                 place[:n] = result
             return into
-        names = [result_space(orders, i) for i in results]
+        names = [result_region(orders, i) for i in results]
         arrays = [self.vectors.fresh() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:

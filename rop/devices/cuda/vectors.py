@@ -14,7 +14,7 @@ from numba import cuda
 
 from rop.devices import on_device
 from rop.devices.batch import lane_samples
-from rop.devices.cuda.code import table
+from rop.devices.cuda.memory import table
 from rop.devices.workspace import Block, Vector
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.kernels.cuda import memory, sums, transfer

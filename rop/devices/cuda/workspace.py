@@ -15,8 +15,8 @@ import numpy as np
 from numba import cuda
 
 from rop.devices.batch import Data, orders_kept
-from rop.devices.cpu.code import ORDERS
-from rop.devices.cuda.emit import Launch, Lowered, Part
+from rop.devices.cuda.code import Launch, Part
+from rop.devices.cuda.emit import Lowered
 from rop.devices.cuda.vectors import Vectors, device_array
 from rop.devices.workspace import Orders, Vector, Workspace
 from rop.graph import Graph
@@ -24,7 +24,7 @@ from rop.kernels.cuda import batchnorm, loss
 from rop.kernels.cuda.compile import WARP
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
-from rop.lowering import Plan, outline
+from rop.lowering import ORDERS, Plan, outline
 
 TILE_BYTES = 1 << 30  # what the planes of a tile should not exceed, unless the batch is coupled
 
@@ -53,11 +53,10 @@ class CudaWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
         self.tiles, self.lanes = choose_tiles(plan, batch)
-        plan.lanes = self.lanes
-        widest = max(plan.plane_rows.values()) * plan.lane_bytes
+        widest = max(plan.plane_rows.values()) * self.lanes * plan.itemsize
         self.kept = orders_kept(plan, widest, self.tiles, 1, batch, memory_limit)
         self.vectors = Vectors(plan.graph.size, self.dtype)
-        self._lowered = Lowered(plan)
+        self._lowered = Lowered(plan, self.lanes)
         self._samples = batch if samples is None else samples
         self._data: Data | None = None
         self._passes: dict[Any, list[list[Any]]] = {}
@@ -79,18 +78,18 @@ class CudaWorkspace(Workspace):
         return cls(outline(net, shape, training, loss, dtype), batch, memory_limit, samples)
 
     def _allocate(self) -> None:
-        plan, rooms, n, dtype = self.plan, self._lowered.rooms, self.plan.graph.size, self.dtype
+        plan, sizes, n, dtype = self.plan, self._lowered.layout.sizes, self.plan.graph.size, self.dtype
         self._rooms: dict[str, Any] = {}
         self._steps: dict[str, int] = {}  # numbers from one tile to the next
         for k in ORDERS:
             tiles = self.tiles if k < self.kept else 1
             self._room(f"plane{k}", plan.plane_rows[k] * self.lanes, dtype, tiles)
-            self._room(f"table{k}", rooms.tables, dtype, tiles)
-            self._room(f"partial{k}", rooms.partial, dtype)
+            self._room(f"table{k}", sizes["tables"], dtype, tiles)
+            self._room(f"partial{k}", sizes["partial"], dtype)
             self._room(f"out{k}", n, dtype)
-        self._room("chosen", rooms.chosen * self.lanes, np.int32, self.tiles if self.kept else 1)
-        self._room("energy", len(ORDERS) * rooms.blocks, dtype, self.tiles)
-        self._room("state", rooms.state, dtype)
+        self._room("chosen", sizes["chosen"] * self.lanes, np.int32, self.tiles if self.kept else 1)
+        self._room("energy", len(ORDERS) * sizes["energy"], dtype, self.tiles)
+        self._room("state", sizes["state"], dtype)
         self._room("samples", self.lanes, np.int32, self.tiles)
         self._room("hits", self.lanes // WARP, np.int32, self.tiles)
         self._room("scale", 1, dtype)
@@ -144,7 +143,7 @@ class CudaWorkspace(Workspace):
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
-        values = np.zeros(self._lowered.rooms.state, self.dtype)
+        values = np.zeros(self._lowered.layout.sizes["state"], self.dtype)
         for emitter in self._lowered.normalisations:
             name, channels = self.plan.graph.name_of(emitter.operation.layer), emitter.operation.channels
             values[emitter.state_at :][:channels] = state[f"{name}.running_mean"]
@@ -211,7 +210,7 @@ class CudaWorkspace(Workspace):
         """The launches of a pass for each tile, operands in place."""
         key = orders, wanted, self._dense
         if key not in self._passes:
-            launches = self._lowered.launches(*key)
+            launches = self._lowered.emit_pass(*key).launches
             self._passes[key] = [[self._placed(launch, tile) for launch in launches] for tile in range(self.tiles)]
         return self._passes[key]
 
@@ -224,10 +223,10 @@ class CudaWorkspace(Workspace):
         )
 
     def _view(self, part: Part, tile: int) -> Any:
-        room = self._rooms[part.room]
+        room = self._rooms[part.region]
         if part.shape is None:
             return room
-        start = part.start + tile * self._steps[part.room]
+        start = part.start + tile * self._steps[part.region]
         return room[start : start + math.prod(part.shape)].reshape(part.shape)
 
     def result(self, k: int) -> Vector:

@@ -12,14 +12,14 @@ from numba.core.caching import NullCache
 import rop
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import Code, Ref
+from rop.devices.cpu.emit.bilinear import WIDE
 from rop.devices.cpu.guard import GuardError
+from rop.devices.cpu.memory import Layout
 from rop.kernels.compile import Kernel, itemsize, loop
 from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import PANEL, share
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.transfer import LONG
-from rop.lowering.bilinear import WIDE
-from rop.lowering.plan import Plan
 from tests.helpers.processes import run_python
 from tests.helpers.zoo import labels, normal, residual
 
@@ -125,23 +125,23 @@ def test_an_off_by_one_is_caught(
 
 @pytest.mark.parametrize("net", [SMALL, rop.Sequential(rop.Linear(3, 8), rop.Linear(8, LONG // 8))])
 def test_a_result_that_is_written_too_far_is_caught(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = Plan.runs
+    runs = Layout.runs
 
-    def longer(self: Plan, index: np.ndarray) -> np.ndarray:
+    def longer(self: Layout, index: np.ndarray) -> np.ndarray:
         found = runs(self, index)
-        found[found[:, 1] + found[:, 2] == self.graph.size, 2] += 1
+        found[found[:, 1] + found[:, 2] == self.plan.graph.size, 2] += 1
         return found
 
-    monkeypatch.setattr(Plan, "runs", longer)
+    monkeypatch.setattr(Layout, "runs", longer)
     with pytest.raises(GuardError, match=r"kernel memory\.collect_runs.*after (out0|a result)"):
         jet(net)
 
 
 def test_zeros_that_are_written_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        Plan,
+        Layout,
         "at",
-        lambda self, buffer, k, row=0, at=Plan.at: (
+        lambda self, buffer, k, row=0, at=Layout.at: (
             Ref("zeros", 0, 0) if buffer.rows == 2 and k == 1 else at(self, buffer, k, row)
         ),
     )
@@ -167,11 +167,11 @@ def test_without_the_variable_there_are_no_gaps() -> None:
         """
 import numpy as np, rop
 from rop.devices.cpu import guard
-from rop.lowering import lower
+from rop.devices.cpu.workspace import Workspace
 assert not guard.ACTIVE
 net = rop.Sequential(rop.Linear(3, 5), rop.Tanh(), rop.Linear(5, 2))
-plan = lower(net, (3,), True, rop.CrossEntropy(), np.float32)
-assert not plan.gaps and plan.partial_size == 5 * 16 + 5 + 2 * 16 + 2, plan.partial_size
+layout = Workspace.of(net, (3,), True, rop.CrossEntropy(), np.float32, 20, 1 << 30).layout
+assert not layout.gaps and layout.partial_size == 5 * 16 + 5 + 2 * 16 + 2, layout.partial_size
 """,
         ROP_GUARD="0",
     )

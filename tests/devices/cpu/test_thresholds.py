@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rop
+from rop.devices.cpu.emit.bilinear import WIDE
 from rop.devices.cpu.workspace import CHUNK_TILES, LANES, CpuWorkspace
 from rop.kernels.cpu.gemm import PANEL
-from rop.lowering.bilinear import WIDE
 from tests.helpers.checker import check
 from tests.helpers.strategies import (
     Problem,

@@ -1,31 +1,32 @@
-"""Batch normalisation."""
+"""Batch normalisation: numbers per channel, then the map; backward likewise, all orders in one launch each."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rop.devices.cpu.code import ORDERS
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import batchnorm
 from rop.lowering.batchnorm import BatchNormOperation
+from rop.lowering.values import ORDERS
 
 
+@emits(BatchNormOperation)
 class EmitBatchNorm(Emitter):
     """Batch normalisation: numbers per channel first, from the batch or from running statistics, then the map."""
 
     operation: BatchNormOperation
 
-    def prepare(self, rooms: Rooms) -> None:
+    def reserve(self) -> None:
         op, channels = self.operation, self.operation.channels
-        self.table_at = rooms.reserve("tables", batchnorm.FIELDS * channels)
-        self.state_at = rooms.reserve("state", 2 * channels)
-        self.add = bool(self.plan.gradients and op.layer.affine) and not self.plan.first_use(op.layer, "weight")
+        self.table_at = self.layout.reserve("tables", batchnorm.FIELDS * channels)
+        self.state_at = self.layout.reserve("state", 2 * channels)
         self.pixels = {"pixels": op.y.pixels}
         self.channels = {"channels": channels}
         self.parameters = {"w": Part("w"), "v": Part("v")}
         self.gamma = {"gamma_at": -1 if op.gamma_at is None else op.gamma_at}
         self.beta = {"beta_at": -1 if op.beta_at is None else op.beta_at}
-        self.samples = {"samples": Part("samples", 0, (self.plan.lanes,))}
+        self.samples = {"samples": Part("samples", 0, (self.layout.lanes,))}
 
     def table(self, k: int) -> Part:
         """Numbers per channel of order k."""
@@ -89,7 +90,7 @@ class EmitBatchNorm(Emitter):
             **self.beta,
             **self.pixels,
             **code.results(code.orders),
-            add=self.add,
+            add=op.adds,
         )
         if op.h[0] is not None:
             code.launch(batchnorm.backward(self.dtype, **options), **code.jet("h", op.h[0]), **inputs)

@@ -1,13 +1,15 @@
-"""Linear and Conv2d."""
+"""Linear and Conv2d: products with W as it lies in w, and both adjoints, all orders in one launch each."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rop.devices.cpu.code import Buffer
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.memory import table
 from rop.kernels.cuda import bilinear, memory, select
-from rop.lowering.bilinear import Products
+from rop.lowering.bilinear import ConvProducts, LinearProducts, Products
+from rop.lowering.values import Buffer
 
 
 def forward_sources(op: Products) -> np.ndarray:
@@ -27,13 +29,14 @@ def backward_sources(op: Products) -> np.ndarray:
     return rows.reshape(op.image_pixels, -1)
 
 
+@emits(LinearProducts, ConvProducts)
 class EmitProducts(Emitter):
     """Products with W as it lies in w, and both adjoints. With A_0 = W and A_1 = V, order k is Σ_j A_j B_{k−j}."""
 
     operation: Products
 
-    def prepare(self, rooms: Rooms) -> None:
-        op, lanes = self.operation, self.plan.lanes
+    def reserve(self) -> None:
+        op, lanes = self.operation, self.layout.lanes
         self.sources, self.targets = table(forward_sources(op)), table(np.arange(op.rows))
         self.weights = {
             "w": Part("w"),
@@ -44,10 +47,8 @@ class EmitProducts(Emitter):
         }
         if not self.plan.gradients:
             return
-        self.add_weight = not self.plan.first_use(op.layer, "weight")
-        self.add_bias = op.bias_at is not None and not self.plan.first_use(op.layer, "bias")
         self.slices = bilinear.slices(op.pixels, lanes, op.group_rows, op.fan)
-        rooms.partial = max(rooms.partial, self.slices * op.rows * op.fan)
+        self.layout.share("partial", self.slices * op.rows * op.fan)
         if op.h[0] is not None:
             self.back_sources = table(backward_sources(op))
             order = op.source.row_order
@@ -63,7 +64,7 @@ class EmitProducts(Emitter):
             levels=code.levels(op.source),
             adjoint=False,
             rows=op.group_rows,
-            lanes=self.plan.lanes,
+            lanes=self.layout.lanes,
         )
         code.launch(
             kernel,
@@ -108,7 +109,7 @@ class EmitProducts(Emitter):
                 base=op.bias_at,
                 rows=op.rows,
                 pixels=op.pixels,
-                add=self.add_bias,
+                add=op.adds_bias,
             )
         shape = self.slices, op.rows * op.fan
         partial = {f"partial{k}": Part(f"partial{k}", 0, shape) for k in orders}
@@ -131,11 +132,11 @@ class EmitProducts(Emitter):
             **code.results(orders),
             **partial,
             base=op.weight_at,
-            add=self.add_weight,
+            add=op.adds_weight,
         )
 
     def _input_gradient(self, code: Code, h: Buffer) -> None:
-        """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that went into x."""
+        """h_k = Σ_j A_jᵀ δ_{k−j}, through the ReLU that was fused into x."""
         op = self.operation
         masked = op.source.flow.masked_by_user
         kernel = bilinear.products_for(
@@ -144,7 +145,7 @@ class EmitProducts(Emitter):
             levels=code.levels(),
             adjoint=True,
             rows=op.group_inputs,
-            lanes=self.plan.lanes,
+            lanes=self.layout.lanes,
         )
         code.launch(
             kernel,

@@ -1,20 +1,23 @@
-"""Data in."""
+"""The net's input: order 0 of a tile's samples; the other orders are zero."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.memory import table
 from rop.kernels.cuda import memory
 from rop.lowering.data import InputOperation
 
 
+@emits(InputOperation)
 class EmitInput(Emitter):
     """Brings the samples of a tile into lanes."""
 
     operation: InputOperation
 
-    def prepare(self, rooms: Rooms) -> None:
+    def reserve(self) -> None:
         features = self.operation.feature_of_row()
         self.features = table(np.arange(self.operation.y.rows) if features is None else features)
 
@@ -24,7 +27,7 @@ class EmitInput(Emitter):
                 memory.load(self.dtype),
                 y=code.rows(self.operation.y.buffer, 0),
                 x=Part("x"),
-                samples=Part("samples", 0, (self.plan.lanes,)),
+                samples=Part("samples", 0, (self.layout.lanes,)),
                 feature=self.features,
             )
 

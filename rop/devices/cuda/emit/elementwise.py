@@ -1,14 +1,16 @@
-"""Activations."""
+"""Activations: one launch forward and one backward for all orders."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rop.devices.cuda.code import Code, Emitter
+from rop.devices.cuda.code import Code
+from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import elementwise
 from rop.lowering.elementwise import Activation
 
 
+@emits(Activation)
 class EmitActivation(Emitter):
     """y = σ(x); its derivatives are computed again from x⁰ wherever they are needed: reading them would take longer."""
 
@@ -24,8 +26,8 @@ class EmitActivation(Emitter):
         }
 
     def _parameters(self) -> dict[str, float]:
-        a, b = (*self.operation.layer.parameters, 0.0, 0.0)[:2]
-        return {"a": float(a), "b": float(b)}
+        a, b = self.operation.arguments()
+        return {"a": a, "b": b}
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)

@@ -1,4 +1,4 @@
-"""Average pooling, addition, concatenation and flattening: every order goes through the same map."""
+"""Average pooling, addition, concatenation and permutation: every order goes through the same linear map."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.devices.cpu.code import Buffer
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.memory import table
 from rop.kernels.cuda import linear_maps
 from rop.lowering.geometry import padded
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
 from rop.lowering.plan import Operation
+from rop.lowering.values import Buffer
 
 SAME_ROWS = {"pixels": 1, "y_step": 0, "y_first": 0, "x_step": 0, "x_first": 0}
 
 
 def add_uses(code: Code, operation: Operation) -> None:
     """Sums the gradients that y's uses have written."""
-    dtype = code.plan.dtype.type
+    dtype = code.layout.dtype.type
     for part, add in operation.parts_of_gradient():
         jets = {**code.jet("y", operation.g), **code.jet("x", part)}
         if add:
@@ -29,12 +31,13 @@ def add_uses(code: Code, operation: Operation) -> None:
             code.launch(kernel, **jets, count=part.rows, **SAME_ROWS)
 
 
+@emits(AveragePool)
 class EmitAveragePool(Emitter):
     """Average pooling: the same weighted sums at every order."""
 
     operation: AveragePool
 
-    def prepare(self, rooms: Rooms) -> None:
+    def reserve(self) -> None:
         op = self.operation
         pixel_in, pixel_out, share = op.shares()
         self.out = self._windows(pixel_out, pixel_in, share, op.y.pixels)
@@ -60,14 +63,14 @@ class EmitAveragePool(Emitter):
             self._pass(code, code.orders, self.back, **code.jet("y", op.h[0]), **code.jet("x", op.g))
 
 
+@emits(PermuteOperation)
 class EmitPermutation(Emitter):
     """Rows of a flattened image in the user's order."""
 
     operation: PermuteOperation
 
-    def prepare(self, rooms: Rooms) -> None:
-        order = self.operation.x[0].row_order
-        assert order is not None
+    def reserve(self) -> None:
+        order = self.operation.order
         self.order, self.inverse = table(order), table(np.argsort(order))
 
     def forward(self, code: Code) -> None:
@@ -91,6 +94,7 @@ class EmitPermutation(Emitter):
             )
 
 
+@emits(Sum)
 class EmitSum(Emitter):
     """Add: the first input is copied, the others are added."""
 
@@ -119,6 +123,7 @@ class EmitSum(Emitter):
         """Nothing to do: inputs share the gradient of y."""
 
 
+@emits(Concatenation)
 class EmitConcatenation(Emitter):
     """Concat: channels side by side in each pixel."""
 

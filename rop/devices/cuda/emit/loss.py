@@ -1,61 +1,84 @@
-"""Losses."""
+"""Losses: one kernel each that writes the seed and the partial sums of the energy, all orders in one launch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms, launched
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import loss
-from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
+from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
 from rop.lowering.loss import LossOperation
-
-KERNELS: dict[type[Loss], Any] = {
-    CrossEntropy: loss.cross_entropy,
-    NLL: loss.negative_log_likelihood,
-    MSE: loss.squared_error,
-    BCEWithLogits: loss.binary_cross_entropy,
-}
 
 
 class EmitLoss(Emitter):
-    """The last node: seeds the gradient of the output and reports the energies, all orders in one launch."""
+    """What all losses have in common; each names its kernel."""
 
     operation: LossOperation
+    kernel: ClassVar[Any]
 
-    def prepare(self, rooms: Rooms) -> None:
-        rooms.blocks = loss.blocks(self.operation.x[0].pixels, self.plan.lanes)
-        self.blocks, self.kernel = rooms.blocks, launched(KERNELS, self.operation.kind)
+    def reserve(self) -> None:
+        self.blocks = loss.blocks(self.operation.x[0].pixels, self.layout.lanes)
+        self.layout.reserve("energy", self.blocks)
+
+    def own(self, code: Code) -> dict[str, Part]:
+        """Operands beside those that all losses have."""
+        return {}
+
+    def options(self, code: Code) -> dict[str, Any]:
+        """What the kernel is specialised in."""
+        return {"orders": code.orders, "levels": code.levels(self.operation.x[0])}
 
     def forward(self, code: Code) -> None:
         op = self.operation
-        z, g = op.x[0], op.h[0]
-        assert g is not None
-        kernel, targets = self._kernel(code)
-        energies = {f"energy{k}": Part("energy", k * self.blocks, (self.blocks,)) for k in code.orders}
+        z, targets = op.x[0], "dense" if code.dense else "labels"
         code.launch(
-            kernel,
-            **code.jet("g", g),
+            self.kernel(self.dtype, **self.options(code)),
+            **code.jet("g", op.seed),
             **code.value("z", z),
-            **energies,
-            **targets,
+            **{f"energy{k}": Part("energy", k * self.blocks, (self.blocks,)) for k in code.orders},
+            **{targets: Part(targets)},
+            **self.own(code),
             weight=Part("weight"),
-            samples=Part("samples", 0, (self.plan.lanes,)),
+            samples=Part("samples", 0, (self.layout.lanes,)),
             scale=Part("scale"),
             pixels=z.pixels,
             rows=z.channels,
         )
 
-    def _kernel(self, code: Code) -> tuple[Any, dict[str, Part]]:
-        """The loss's kernel, and what only it reads."""
-        options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(self.operation.x[0])}
-        name = "dense" if code.dense else "labels"
-        targets = {name: Part(name)}
-        if self.operation.kind is CrossEntropy:
-            return (
-                self.kernel(self.dtype, **options, dense=code.dense),
-                {**targets, "p": code.rows(self.operation.probability, 0)},
-            )
-        return self.kernel(self.dtype, **options), targets
-
     def backward(self, code: Code) -> None:
         """The seed is written by forward."""
+
+
+@emits(CrossEntropy)
+class EmitCrossEntropy(EmitLoss):
+    """Reads labels or distributions, and keeps the softmax of the outputs."""
+
+    kernel = loss.cross_entropy
+
+    def own(self, code: Code) -> dict[str, Part]:
+        return {"p": code.rows(self.operation.probability, 0)}
+
+    def options(self, code: Code) -> dict[str, Any]:
+        return {**super().options(code), "dense": code.dense}
+
+
+@emits(NLL)
+class EmitNLL(EmitLoss):
+    """Linear in the outputs."""
+
+    kernel = loss.negative_log_likelihood
+
+
+@emits(MSE)
+class EmitMSE(EmitLoss):
+    """Its gradient is linear in the outputs."""
+
+    kernel = loss.squared_error
+
+
+@emits(BCEWithLogits)
+class EmitBCEWithLogits(EmitLoss):
+    """Output by output."""
+
+    kernel = loss.binary_cross_entropy

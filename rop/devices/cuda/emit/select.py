@@ -1,13 +1,16 @@
-"""ReLU, leaky ReLU and max pooling."""
+"""ReLU, leaky ReLU and max pooling: order 0 chooses, the other orders and the gradients follow the choice."""
 
 from __future__ import annotations
 
-from rop.devices.cuda.code import Code, Emitter, Part, Rooms, table
+from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.memory import table
 from rop.kernels.cuda import select
 from rop.lowering.geometry import padded
 from rop.lowering.select import MaxPool, Rectify
 
 
+@emits(Rectify)
 class EmitRectify(Emitter):
     """ReLU and leaky ReLU that stand on their own."""
 
@@ -32,18 +35,19 @@ class EmitRectify(Emitter):
             self._pass(code, code.orders, **code.jet("y", op.h[0]), **code.jet("x", op.g))
 
 
+@emits(MaxPool)
 class EmitMaxPool(Emitter):
     """Max pooling: order 0 keeps which pixel was chosen."""
 
     operation: MaxPool
 
-    def prepare(self, rooms: Rooms) -> None:
+    def reserve(self) -> None:
         op = self.operation
         pixel_in, pixel_out, _ = op.geometry.triples()
         self.window = table(padded(pixel_out, pixel_in, op.y.pixels))
         self.owner = table(padded(pixel_in, pixel_out, op.x[0].pixels))
-        first = rooms.reserve("chosen", op.y.rows)
-        self.chosen = Part("chosen", first * self.plan.lanes, (op.y.rows, self.plan.lanes))
+        first = self.layout.reserve("chosen", op.y.rows)
+        self.chosen = Part("chosen", first * self.layout.lanes, (op.y.rows, self.layout.lanes))
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)

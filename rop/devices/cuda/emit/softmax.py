@@ -1,12 +1,14 @@
-"""Softmax and LogSoftmax."""
+"""Softmax and LogSoftmax: one launch forward and one backward for all orders."""
 
 from __future__ import annotations
 
-from rop.devices.cuda.code import Code, Emitter
+from rop.devices.cuda.code import Code
+from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import softmax
 from rop.lowering.softmax import SoftmaxOperation
 
 
+@emits(SoftmaxOperation)
 class EmitSoftmax(Emitter):
     """Softmax and LogSoftmax over the channels of each pixel."""
 

@@ -67,11 +67,7 @@ def test_loss_agrees_with_the_cpu(
 
 
 def test_every_operation_has_an_emitter() -> None:
-    from rop.devices.cuda.emit import EMITTERS
-    from rop.lowering.plan import Operation
+    from rop.devices.cpu.emit.base import REGISTRY as ON_CPU
+    from rop.devices.cuda.emit.base import REGISTRY as ON_CUDA
 
-    def leaves(kind: type[Operation]) -> set[type[Operation]]:
-        kinds: list[type[Operation]] = kind.__subclasses__()
-        return {leaf for one in kinds for leaf in leaves(one)} or {kind}
-
-    assert set(EMITTERS) == leaves(Operation)
+    assert set(ON_CPU.all()) == set(ON_CUDA.all())

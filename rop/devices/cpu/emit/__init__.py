@@ -1,0 +1,159 @@
+"""From the operations of a network to the CPU's instructions.
+
+The operations, their values, orders and gradients are those of rop/lowering; an *emitter* for each of them adds
+instructions with kernels of rop/kernels/cpu, order by order. Files are named as there, and as in
+rop/devices/cuda/emit. ``Lowered`` puts the instructions of all operations together to passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from rop.devices.cpu.code import Code, Operand, Ref
+from rop.devices.cpu.emit.base import REGISTRY, SLICES, Emitter
+from rop.devices.cpu.emit.batchnorm import EmitBatchNorm
+from rop.devices.cpu.emit.linear_maps import add_uses
+from rop.devices.cpu.memory import PIECE_KINDS, Layout, PieceKind, TilePiece
+from rop.kernels.cpu import memory
+from rop.lowering.loss import LossOperation
+from rop.lowering.plan import Operation, Plan
+
+__all__ = ["Lowered", "result_region"]
+
+SMALL = 6000  # numbers that are not worth dividing among threads
+
+
+def result_region(orders: Sequence[tuple[int, int]], i: int) -> str:
+    """The region of the parameter gradient of entry i of a pass: one for each order and direction."""
+    k, direction = orders[i]
+    return f"out{k}" if direction == 0 else f"out{k}.{direction}"
+
+
+def _missing(operation: Operation) -> Exception:
+    return NotImplementedError(f"{operation.where}: no emitter for {operation.kind.__name__} in {REGISTRY.package}")
+
+
+class Lowered:
+    """A network on tiles of a known number of lanes: its emitters, the memory they need, and its passes."""
+
+    def __init__(self, plan: Plan, lanes: int):
+        self.plan, self.layout = plan, Layout(plan, lanes)
+        self.emitters: list[Emitter] = REGISTRY.make(self.layout, _missing)
+
+    @property
+    def normalisations(self) -> list[EmitBatchNorm]:
+        """The emitters of batch normalisation."""
+        return [emitter for emitter in self.emitters if isinstance(emitter, EmitBatchNorm)]
+
+    @property
+    def collects_at_once(self) -> bool:
+        """Whether each result of a pass is collected before the next order starts, because sums over the whole batch
+        are made on the way. Then one slot of partial sums is enough."""
+        return self.plan.coupled or any(emitter.is_wide for emitter in self.emitters)
+
+    def emit_pass(self, orders: Sequence[tuple[int, int]], results: Collection[int]) -> Code:
+        """The code of one pass: ``orders`` lists (order, direction) as they run, ``results`` the positions in that list
+        whose parameter gradient is wanted; each goes to the region that ``result_region`` names.
+
+        Without batch-wide sums on the way, all orders of a tile run while it is warm in cache, and results are
+        collected at the end, from a slot of partial sums each. Otherwise each is collected at once, and all use slot 0.
+        """
+        code = Code()
+        for k, direction in orders:
+            self._prepare(code, k, direction)
+        code.barrier()
+        at_once = self.collects_at_once
+        for i, (k, direction) in enumerate(orders):
+            code.wanted, code.slot = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
+            for emitter in self.emitters:
+                emitter.forward(code, k, direction)
+            if self.plan.gradients:
+                self._backward(code, k, direction)
+            if code.wanted and at_once:
+                self._collect(code, k, direction, 0, Ref(result_region(orders, i), 0, 0))
+        for slot, i in enumerate(sorted(results)):
+            if not at_once:
+                self._collect(code, *orders[i], slot, Ref(result_region(orders, i), 0, 0))
+        return code
+
+    def emit_outputs(self) -> Code:
+        """The forward pass alone, its outputs written in the user's order."""
+        code = self.emit_pass([(0, 0)], ())
+        plan, layout = self.plan, self.layout
+        shape = plan.shapes[plan.graph.output]
+        order = np.moveaxis(np.arange(math.prod(shape)).reshape(shape), 0, -1).ravel()
+        code.tile(
+            memory.store,
+            y=Ref("outputs"),
+            x=layout.at(plan.output.buffer, 0),
+            samples=Ref("samples"),
+            order=layout.tables.put(order),
+            rows=plan.output.rows,
+            lanes=layout.lanes,
+        )
+        return code
+
+    def _prepare(self, code: Code, k: int, direction: int) -> None:
+        """Packs the weights (order 0: w, order 1: v), and whatever else comes before the tiles."""
+        layout = self.layout
+        index, count = layout.packing
+        if k < 2 and count:
+            parts = SLICES if count > SMALL else 1
+            code.split(
+                parts,
+                memory.gather,
+                y=layout.panel("packed", k, direction, 0),
+                x=layout.parameter(k, direction, 0),
+                index=index,
+                count=count,
+                part=Ref("number", 0, 1),
+                parts=parts,
+            )
+        for emitter in self.emitters:
+            emitter.prepare(code, k, direction)
+
+    def _backward(self, code: Code, k: int, direction: int) -> None:
+        for emitter in reversed(self.emitters):
+            operation = emitter.operation
+            if operation.y.needs_gradient and not isinstance(operation, LossOperation):
+                add_uses(self.layout, code, operation, k)
+                emitter.backward(code, k, direction)
+
+    def _collect(self, code: Code, k: int, direction: int, slot: int, out: Ref) -> None:
+        """The parameters' gradient of order k: wide layers, then the sums over tiles, tied parameters last."""
+        layout = self.layout
+        for emitter in self.emitters:
+            emitter.wide(code, k, direction, out)
+        code.barrier()
+        one = layout.tables.put([1])
+        for kind in PIECE_KINDS:
+            for piece in layout.batch_pieces:
+                if piece.kind == kind:
+                    place = layout.batch("batch", piece.at)
+                    self._collect_pieces(code, kind, piece.index, out=out, partial=place, step=0, tiles=one)
+            if layout.tile_index[kind]:
+                share = layout.share(TilePiece(0, kind), slot)
+                self._collect_pieces(
+                    code,
+                    kind,
+                    np.concatenate(layout.tile_index[kind]),
+                    out=out,
+                    partial=Ref(share.region, share.offset, 0),
+                    step=Ref("partial_step", 0, 0),
+                    tiles=Ref("tile_count", 0, 0),
+                )
+        code.barrier()
+
+    def _collect_pieces(self, code: Code, kind: PieceKind, index: np.ndarray, **places: Operand) -> None:
+        """Sums over tiles to their places in w."""
+        layout = self.layout
+        parts = SLICES if index.size > SMALL and not kind.add else 1
+        common: dict[str, Operand] = {**places, "add": int(kind.add), "part": Ref("number", 0, 1), "parts": parts}
+        if kind.in_runs:
+            runs = layout.runs(index)
+            code.split(parts, memory.collect_runs, runs=layout.tables.put(runs), count=len(runs), **common)
+        else:
+            code.split(parts, memory.collect, index=layout.tables.put(index), count=index.size, **common)

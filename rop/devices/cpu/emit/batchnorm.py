@@ -1,0 +1,172 @@
+"""Batch normalisation: sums per tile, numbers per channel from the sums of all tiles, then the map.
+
+With running statistics the numbers per channel are made before the tiles start.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rop.devices.cpu.code import Code, Operand, Ref
+from rop.devices.cpu.emit.base import Emitter, emits
+from rop.devices.cpu.memory import ZEROS
+from rop.kernels.cpu import batchnorm
+from rop.lowering.batchnorm import BatchNormOperation
+from rop.lowering.values import ORDERS
+
+
+@emits(BatchNormOperation)
+class EmitBatchNorm(Emitter):
+    """Batch normalisation, with batch statistics or (frozen) with running statistics."""
+
+    operation: BatchNormOperation
+
+    def reserve(self) -> None:
+        op, layout, channels = self.operation, self.layout, self.operation.channels
+        self.table_at = [layout.reserve("channels", batchnorm.FIELDS * channels) for _ in ORDERS]
+        self.totals_at = [layout.reserve("totals", 2 * channels) for _ in ORDERS]
+        self.sums_at = layout.reserve("sums", batchnorm.SUMS * channels)
+        self.state_at = layout.reserve("state", 2 * channels)  # running mean, running variance
+        if self.plan.gradients and op.y.needs_gradient:
+            self._reserve_parameter_gradients()
+
+    def _reserve_parameter_gradients(self) -> None:
+        """For the gradients of γ and β; without them the kernel of batch statistics writes to unused memory."""
+        op, layout, channels = self.operation, self.layout, self.operation.channels
+        if op.gamma_at is None or op.beta_at is None:
+            self.gradient_at = layout.reserve("batch", 2 * channels)
+            return
+        index = np.concatenate([op.gamma_at + np.arange(channels), op.beta_at + np.arange(channels)])
+        if op.frozen:
+            self.gradient_piece = layout.tile_piece(index, op.adds)
+        else:
+            self.gradient_at = layout.reserve("batch", 2 * channels)
+            layout.batch_piece(self.gradient_at, index, op.adds)
+
+    # Operands. --------------------------------------------------------------------------------------------------------
+    def _tables(self, k: int, direction: int) -> dict[str, Operand]:
+        """Numbers per channel, order by order."""
+        at = self.table_at
+        return {f"table{j}": self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS}
+
+    def _sizes(self) -> dict[str, Operand]:
+        return {
+            "samples": Ref("samples"),
+            "pixels": self.operation.y.pixels,
+            "channels": self.operation.channels,
+            "lanes": self.layout.lanes,
+            "scratch": Ref("scratch"),
+        }
+
+    def _gamma(self, k: int, direction: int) -> dict[str, Operand]:
+        at, layout = self.operation.gamma_at, self.layout
+        if at is None:
+            return {"gamma0": Ref("ones", 0, 0), "gamma1": ZEROS}
+        first = layout.parameter(0, direction, at)
+        return {"gamma0": first, "gamma1": layout.parameter(1, direction, at) if k > 0 else first}
+
+    def _beta(self, k: int, direction: int) -> Ref:
+        at = self.operation.beta_at
+        return ZEROS if at is None or k == 2 else self.layout.parameter(k, direction, at)
+
+    def _sums(self) -> Ref:
+        """The sums of a tile."""
+        return Ref("sums", 8 * self.sums_at)
+
+    def _all_sums(self) -> dict[str, Operand]:
+        """The sums of all tiles."""
+        at = Ref("sums", 8 * self.sums_at, 0)
+        return {"sums": at, "step": Ref("sums_step", 0, 0), "tiles": Ref("tile_count", 0, 0)}
+
+    # Passes. ----------------------------------------------------------------------------------------------------------
+    def prepare(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        if op.frozen:
+            code.once(
+                batchnorm.frozen,
+                order=k,
+                **self._tables(k, direction),
+                channels=op.channels,
+                mean=layout.batch("state", self.state_at),
+                variance=layout.batch("state", self.state_at, op.channels),
+                eps=float(op.layer.eps),
+                **self._gamma(k, direction),
+            )
+
+    def forward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        if k not in op.y.levels:
+            return
+        inputs, tables = layout.orders("x", op.x[0], k), self._tables(k, direction)
+        if not op.frozen:
+            self._statistics(code, k, direction)
+        code.tile(
+            batchnorm.normalise,
+            y=layout.at(op.y.buffer, k),
+            order=k,
+            **inputs,
+            **tables,
+            beta=self._beta(k, direction),
+            pixels=op.y.pixels,
+            channels=op.channels,
+            lanes=layout.lanes,
+        )
+
+    def _statistics(self, code: Code, k: int, direction: int) -> None:
+        """Order k of the numbers per channel, from the batch."""
+        op, tables = self.operation, self._tables(k, direction)
+        code.tile(
+            batchnorm.moments,
+            sums=self._sums(),
+            order=k,
+            **self.layout.orders("x", op.x[0], k),
+            table0=tables["table0"],
+            table1=tables["table1"],
+            **self._sizes(),
+        )
+        code.once(
+            batchnorm.statistics,
+            order=k,
+            **tables,
+            **self._all_sums(),
+            channels=op.channels,
+            eps=float(op.layer.eps),
+            **self._gamma(k, direction),
+        )
+
+    def backward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        inputs = {
+            **layout.orders("x", op.x[0], k),
+            **layout.gradients_of("g", op.g, k),
+            **self._tables(k, direction),
+            **self._sizes(),
+        }
+        code.tile(batchnorm.gradient_sums, sums=self._sums(), order=k, **inputs)
+        if not op.frozen:
+            self._gradient_statistics(code, k, direction)
+        elif op.gamma_at is not None and code.wanted:
+            code.tile(
+                batchnorm.frozen_gradients,
+                d_gamma=layout.share(self.gradient_piece, code.slot),
+                d_beta=layout.share(self.gradient_piece, code.slot, op.channels),
+                sums=self._sums(),
+                table0=inputs["table0"],
+                channels=op.channels,
+            )
+        if op.h[0] is not None:
+            code.tile(batchnorm.backward, h=layout.at(op.h[0], k), order=k, **inputs)
+
+    def _gradient_statistics(self, code: Code, k: int, direction: int) -> None:
+        """Order k of the gradients of γ and β, and of what goes back through the statistics."""
+        layout, channels = self.layout, self.operation.channels
+        code.once(
+            batchnorm.gradient_statistics,
+            order=k,
+            **self._tables(k, direction),
+            **self._all_sums(),
+            channels=channels,
+            d_gamma=layout.batch("batch", self.gradient_at),
+            d_beta=layout.batch("batch", self.gradient_at, channels),
+            **{f"totals{j}": layout.batch("totals", self.totals_at[min(j, k)], size=8) for j in ORDERS},
+        )

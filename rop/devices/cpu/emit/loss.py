@@ -1,0 +1,104 @@
+"""Losses: one kernel each that writes order k of the seed, and order k of the energy from the seeds."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from rop.devices.cpu.code import Code, Operand, Ref
+from rop.devices.cpu.emit.base import Emitter, emits
+from rop.kernels.cpu import loss
+from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
+from rop.lowering.loss import LossOperation
+
+DENSE, LABELS = Ref("dense", 0, 0), Ref("labels", 0, 0)
+
+
+class EmitLoss(Emitter):
+    """What all losses have in common: each names its kernel, and the operands that only this kernel reads."""
+
+    operation: LossOperation
+    kernel: ClassVar[Any]
+
+    def own(self, k: int) -> dict[str, Operand]:
+        """Operands beside those that all losses have."""
+        raise NotImplementedError
+
+    def reserve(self) -> None:
+        self.weights = self.layout.buffer(self.operation.x[0].pixels, (0,))
+
+    def forward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        z = op.x[0]
+        common: dict[str, Operand] = {
+            "g": layout.at(op.seed, k),
+            "energy": Ref(f"energy{k}"),
+            "order": k,
+            "weight": Ref("weight", 0, 0),
+            "samples": Ref("samples"),
+            "scale": Ref("scale", 0, 0),
+            "omega": layout.at(self.weights, 0),
+            "pixels": z.pixels,
+            "rows": z.channels,
+            "lanes": layout.lanes,
+        }
+        code.tile(self.kernel, **common, **self.own(k))
+        if k > 0:
+            code.tile(
+                loss.energy,
+                result=Ref(f"energy{k}"),
+                order=k,
+                g0=layout.at(op.seed, 0),
+                g1=layout.at(op.seed, min(1, k)),
+                **layout.orders("z", z, k, lowest=1),
+                count=z.rows * layout.lanes,
+            )
+
+    def backward(self, code: Code, k: int, direction: int) -> None:
+        """The seed is written by forward."""
+
+
+@emits(CrossEntropy)
+class EmitCrossEntropy(EmitLoss):
+    """Reads labels or distributions, and keeps the softmax of the outputs."""
+
+    kernel = loss.cross_entropy
+
+    def own(self, k: int) -> dict[str, Operand]:
+        op, layout = self.operation, self.layout
+        return {
+            "p": layout.at(op.probability, 0),
+            **layout.orders("z", op.x[0], k),
+            "labels": LABELS,
+            "dense": DENSE,
+            "scratch": Ref("scratch"),
+        }
+
+
+@emits(NLL)
+class EmitNLL(EmitLoss):
+    """Linear in the outputs."""
+
+    kernel = loss.negative_log_likelihood
+
+    def own(self, k: int) -> dict[str, Operand]:
+        return {"z0": self.layout.order(self.operation.x[0], 0), "labels": LABELS}
+
+
+@emits(MSE)
+class EmitMSE(EmitLoss):
+    """Its gradient is linear in the outputs: order k of the seed reads order k only."""
+
+    kernel = loss.squared_error
+
+    def own(self, k: int) -> dict[str, Operand]:
+        return {"z": self.layout.order(self.operation.x[0], k), "dense": DENSE}
+
+
+@emits(BCEWithLogits)
+class EmitBCEWithLogits(EmitLoss):
+    """Output by output."""
+
+    kernel = loss.binary_cross_entropy
+
+    def own(self, k: int) -> dict[str, Operand]:
+        return {**self.layout.orders("z", self.operation.x[0], k), "dense": DENSE}

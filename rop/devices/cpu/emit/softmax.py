@@ -1,0 +1,53 @@
+"""Softmax and LogSoftmax: one kernel forward and one backward for each order."""
+
+from __future__ import annotations
+
+from rop.devices.cpu.code import Code, Operand, Ref
+from rop.devices.cpu.emit.base import Emitter, emits
+from rop.kernels.cpu import softmax
+from rop.lowering.softmax import SoftmaxOperation
+
+
+@emits(SoftmaxOperation)
+class EmitSoftmax(Emitter):
+    """Softmax and LogSoftmax over the channels of each pixel."""
+
+    operation: SoftmaxOperation
+
+    def _sizes(self) -> dict[str, Operand]:
+        y = self.operation.y
+        return {"pixels": y.pixels, "rows": y.channels, "lanes": self.layout.lanes, "scratch": Ref("scratch")}
+
+    def forward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        if k not in op.y.levels:
+            return
+        common: dict[str, Operand] = {
+            "y": layout.at(op.y.buffer, k),
+            "order": k,
+            "y0": layout.at(op.y.buffer, 0),
+            **layout.orders("x", op.x[0], k),
+            **self._sizes(),
+        }
+        if op.log:
+            code.tile(softmax.log_softmax, **common, p=layout.at(op.probability, 0))
+        else:
+            code.tile(softmax.softmax, **common)
+
+    def backward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        common: dict[str, Operand] = {
+            "h": layout.at(op.only_h, k),
+            "order": k,
+            **layout.gradients_of("g", op.g, k),
+            **self._sizes(),
+        }
+        if op.log:
+            code.tile(
+                softmax.log_softmax_backward,
+                **common,
+                p=layout.at(op.probability, 0),
+                **layout.orders("y", op.y, k, lowest=1),
+            )
+        else:
+            code.tile(softmax.softmax_backward, **common, **layout.orders("p", op.y, k))

@@ -1,0 +1,109 @@
+"""What the devices have in common when they make instructions of the operations of a network.
+
+An *emitter* makes the instructions of one operation on one device. It is made once, last operation first, and takes the
+memory it needs from the device's *layout*; then ``forward`` and ``backward`` emit its part of each pass. A family of
+emitters says what it is for where it is defined:
+
+    @emits(SoftmaxOperation)
+    class EmitSoftmax(Emitter): ...
+
+Emitters of the operations in rop/lowering/<family>.py are in rop/devices/<device>/emit/<family>.py, a file that is
+imported when the first operation of the family is met.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from rop.lowering.plan import Operation, Plan
+from rop.lowering.registry import import_families
+
+Kind = TypeVar("Kind", bound=type)
+
+
+class Layout:
+    """Where the numbers of a network lie in the memory of a device, for tiles of a known number of lanes.
+
+    ``sizes`` counts the numbers that emitters have reserved in each region beside the planes of values.
+    """
+
+    def __init__(self, plan: Plan, lanes: int, regions: tuple[str, ...]):
+        self.plan, self.lanes = plan, lanes
+        self.dtype, self.itemsize = plan.dtype, plan.itemsize
+        self.sizes = dict.fromkeys(regions, 0)
+
+    @property
+    def lane_bytes(self) -> int:
+        """Bytes of a row of a tile."""
+        return self.lanes * self.itemsize
+
+    def reserve(self, region: str, count: int) -> int:
+        """Takes numbers in a region; returns where they start."""
+        start = self.sizes[region]
+        self.sizes[region] += count
+        return start
+
+
+LayoutOf = TypeVar("LayoutOf", bound=Layout)
+
+
+class BaseEmitter(Generic[LayoutOf]):
+    """The part of one operation in all passes on one device."""
+
+    operation: Any  # each emitter says of which class
+
+    def __init__(self, layout: LayoutOf, operation: Operation):
+        self.plan, self.layout, self.operation = layout.plan, layout, operation
+        self.reserve()
+
+    def reserve(self) -> None:
+        """Takes memory of the layout and makes tables; last operation first."""
+
+
+class Registry:
+    """The emitters of one device, by the class of the operation, or of the loss, that they are for."""
+
+    def __init__(self, package: str):
+        self.package = package  # where the families are
+        self.emitters: dict[type, Any] = {}
+
+    def emits(self, *kinds: type) -> Callable[[Kind], Kind]:
+        """Registers a class as the emitter of these kinds of operations or losses."""
+
+        def register(emitter: Kind) -> Kind:
+            self.emitters.update(dict.fromkeys(kinds, emitter))
+            return emitter
+
+        return register
+
+    def find(self, operation: Operation) -> Any:
+        """The emitter class of an operation, or None if the device has none."""
+        if operation.kind not in self.emitters:
+            self._import_family(type(operation).__module__.rpartition(".")[2])
+        return self.emitters.get(operation.kind)
+
+    def _import_family(self, family: str) -> None:
+        """Imports the file of a family, if there is one."""
+        name = f"{self.package}.{family}"
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+
+    def all(self) -> dict[type, Any]:
+        """Every emitter that there is, those of files that have not been imported yet among them."""
+        import_families(self.package)
+        return self.emitters
+
+    def make(self, layout: Layout, missing: Callable[[Operation], Exception]) -> list[Any]:
+        """The emitters of all operations of a plan; ``missing`` says what is raised for one that has none."""
+        backwards = []
+        for operation in reversed(layout.plan.operations):
+            emitter = self.find(operation)
+            if emitter is None:
+                raise missing(operation)
+            backwards.append(emitter(layout, operation))
+        return backwards[::-1]
