@@ -29,8 +29,8 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import check_choice
 from rop.errors import ArgumentError, ArgumentTypeError, RopError, missing_package
-from rop.layers._arguments import check_choice
 
 __all__ = ["DATASETS", "DataSet", "load", "digits", "forest", "usps", "mnist"]
 

@@ -42,8 +42,8 @@ from scipy.sparse import issparse
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from scipy.special import ndtr
 
+from rop.arguments import as_array, check_choice, check_float, check_function, check_int
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers._arguments import as_array, check_choice, check_float, check_function, check_int
 
 __all__ = [
     "Eigen",

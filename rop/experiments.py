@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import rop
+from rop.arguments import check_choice
 from rop.graph import Graph
-from rop.layers._arguments import check_choice
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, inverse_epoch
 
 SETTINGS = ("paper", "plain")

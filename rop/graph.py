@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import check_dtype, check_int, shown
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import check_dtype, check_int, shown
 from rop.layers.base import Layer, Shape, batched
 
 _creation = count()

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.layers._arguments import as_array
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
 from rop.lowering import check_kinds

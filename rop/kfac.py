@@ -37,10 +37,10 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import as_array, check_choice, check_float, check_int
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
-from rop.layers._arguments import as_array, check_choice, check_float, check_int
 from rop.layers.base import Layer
 from rop.layers.kinds import kind_of
 from rop.lowering.bilinear import Products

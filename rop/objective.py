@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rop import devices
+from rop.arguments import check_bool, check_dtype, check_int
 from rop.devices import check_device, on_device
 from rop.devices.batch import DEFAULT_MEMORY, Data, lane_samples
 from rop.devices.lock import engine_lock
@@ -22,7 +23,6 @@ from rop.devices.workspace import Block, Position, Vector, Workspace
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_problem, check_state, check_statistics
-from rop.layers._arguments import check_bool, check_dtype, check_int
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 

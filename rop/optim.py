@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import as_array, check_bool, check_choice, check_float, check_function, check_int
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import as_array, check_bool, check_choice, check_float, check_function, check_int
 
 Schedule = float | Callable[[np.ndarray, int], Any]
 

@@ -22,10 +22,10 @@ import numpy as np
 
 import rop
 from rop import datasets, optim
+from rop.arguments import check_choice, check_int, check_path
 from rop.devices import DEVICES
 from rop.errors import ArgumentError, FileError, RopError
 from rop.experiments import EXPERIMENTS, SETTINGS, experiment, penalty
-from rop.layers._arguments import check_choice, check_int, check_path
 from rop.training import checkpoint as files
 from rop.training.run import Fit, Row, evaluate, train
 

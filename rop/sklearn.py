@@ -33,9 +33,9 @@ try:
 except ImportError as error:
     raise missing_package("rop.sklearn", "scikit-learn (1.6 or newer)", "sklearn", error) from error
 
+from rop.arguments import as_array, check_choice, check_dtype, check_int
 from rop.graph import Graph, Sequential
 from rop.layers import ACTIVATIONS, CrossEntropy, Identity, Layer, LeakyReLU, Linear, ReLU
-from rop.layers._arguments import as_array, check_choice, check_dtype, check_int
 from rop.objective import Objective, Point
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.training.run import Fit, Row, train

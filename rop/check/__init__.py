@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import as_array, check_choice, check_dtype, check_int, shown
 from rop.check.derivatives import Derivative, check_derivatives, points_in
 from rop.check.report import CheckFailed, Result, worst
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.layers import LAYERS, LOSSES
-from rop.layers._arguments import as_array, check_choice, check_dtype, check_int, shown
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import kind_of

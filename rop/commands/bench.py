@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from rop.arguments import check_path
 from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
 from rop.devices import DEVICES, check_device
-from rop.layers._arguments import check_path
 
 
 def add(commands: Any) -> None:

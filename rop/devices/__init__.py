@@ -12,9 +12,9 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from rop.arguments import check_choice
 from rop.errors import DeviceError
 from rop.graph import Graph
-from rop.layers._arguments import check_choice
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 

@@ -44,7 +44,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rop.layers._arguments import check_bool, check_float, check_fraction, check_int
+from rop.arguments import check_bool, check_float, check_fraction, check_int
 from rop.layers.base import Layer, Shape, check_features, check_image
 
 # ---- the jet of r = (s + ε)^(−1/2), in Taylor coefficients (see elementwise.py) --------------------------------------

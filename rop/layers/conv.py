@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import Pair, check_bool, check_int, check_pair
 from rop.errors import ArgumentError
-from rop.layers._arguments import Pair, check_bool, check_int, check_pair
 from rop.layers.base import Layer, Shape, check_image, window_count
 from rop.layers.linear import affine_shapes, uniform_parameters
 

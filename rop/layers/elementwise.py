@@ -19,8 +19,8 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
+from rop.arguments import check_choice, check_float
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import check_choice, check_float
 from rop.layers.base import Layer, Shape
 
 Derivatives = tuple[float, float, float, float]  # σ, σ′, σ″, σ‴

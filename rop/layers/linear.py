@@ -16,7 +16,7 @@ import math
 
 import numpy as np
 
-from rop.layers._arguments import check_bool, check_int
+from rop.arguments import check_bool, check_int
 from rop.layers.base import Layer, Shape, check_features
 
 

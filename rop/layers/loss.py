@@ -40,8 +40,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from rop.arguments import as_array, check_choice, check_fraction, check_int
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers._arguments import as_array, check_choice, check_fraction, check_int
 from rop.layers.base import Immutable, Shape
 
 

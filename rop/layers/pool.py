@@ -19,8 +19,8 @@ pixels reaches from ⌊i·s/n⌋ to just before ⌈(i+1)·s/n⌉.
 
 from __future__ import annotations
 
+from rop.arguments import Pair, check_bool, check_pair
 from rop.errors import ArgumentError
-from rop.layers._arguments import Pair, check_bool, check_pair
 from rop.layers.base import Layer, Shape, check_image, window_count
 
 

@@ -9,7 +9,7 @@ elementwise rules keep only the terms in σ′ = φ:
 
 from __future__ import annotations
 
-from rop.layers._arguments import check_float
+from rop.arguments import check_float
 from rop.layers.base import Layer, Shape
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 
+from rop.arguments import check_choice
 from rop.errors import ArgumentError
-from rop.layers._arguments import check_choice
 from rop.layers.base import Layer, Shape, batched
 
 

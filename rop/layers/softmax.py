@@ -19,7 +19,7 @@ LogSoftmax, y = l. Backward h = g − G p with G = Σ g over the classes, one nu
 
 from __future__ import annotations
 
-from rop.layers._arguments import check_choice
+from rop.arguments import check_choice
 from rop.layers.base import Layer, Shape, refuse_shape
 
 # ---- the jet, in Taylor coefficients (see elementwise.py) -----------------------------------------------------------

@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers import LOSSES
-from rop.layers._arguments import as_array
 from rop.layers.loss import Loss
 
 NAMES: dict[Any, str] = {

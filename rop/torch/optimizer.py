@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rop import optim
+from rop.arguments import check_int
 from rop.devices.batch import DEFAULT_MEMORY
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers._arguments import check_int
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.objective import Objective

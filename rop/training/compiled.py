@@ -14,6 +14,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from rop.arguments import check_dtype, check_int
 from rop.devices.batch import DEFAULT_MEMORY, Data
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
@@ -23,7 +24,6 @@ from rop.errors import ArgumentError
 from rop.graph import Graph
 from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.cpu import training as compiled
-from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss, Targets
 from rop.lowering import ORDERS
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius, check_settings

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rop.arguments import check_dtype, check_int
 from rop.devices.batch import Data
 from rop.devices.cuda.vectors import Vector, device_array
 from rop.devices.cuda.workspace import CudaWorkspace
@@ -21,7 +22,6 @@ from rop.graph import Graph
 from rop.inputs import check_data, check_state
 from rop.kernels.cpu import training as compiled
 from rop.kernels.cuda import training as updates
-from rop.layers._arguments import check_dtype, check_int
 from rop.layers.loss import Loss
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
 from rop.training.compiled import COLUMNS, checked_targets, settings_of

@@ -21,11 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rop.devices import check_device
-from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
-from rop.graph import Graph
-from rop.inputs import check_data, check_problem, check_state
-from rop.layers._arguments import (
+from rop.arguments import (
     as_array,
     check_bool,
     check_choice,
@@ -34,6 +30,10 @@ from rop.layers._arguments import (
     check_int,
     check_path,
 )
+from rop.devices import check_device
+from rop.errors import ArgumentError, ArgumentTypeError, FileError, RopError, say
+from rop.graph import Graph
+from rop.inputs import check_data, check_problem, check_state
 from rop.layers.loss import NLL, CrossEntropy, Loss
 from rop.objective import Objective
 from rop.optim import SGD, Optimizer, SpectralRadius, check_settings, completed, values
