@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import rop
 from rop import eigen
-from rop.kfac import Kfac, _pairs, _places, kfac
+from rop.curvature.kfac import Kfac, _pairs, _places, kfac
 from rop.lowering.bilinear import Products
 from tests.helpers.zoo import normal, point
 from tests.helpers.zoo import settings as zoo
@@ -158,7 +158,7 @@ def test_activations_that_are_not_kept_are_computed_again(name: str) -> None:
 
 def test_large_images_are_unfolded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = kfac(at("padding")).blocks
-    monkeypatch.setattr("rop.kfac.PIECE", 1)
+    monkeypatch.setattr("rop.curvature.kfac.PIECE", 1)
     for one, other in zip(expected, kfac(at("padding")).blocks, strict=True):
         np.testing.assert_allclose(one.A, other.A, rtol=1e-12)
         np.testing.assert_allclose(one.G, other.G, rtol=1e-12, atol=1e-18)

@@ -23,7 +23,7 @@ class DeviceVectors:
         self._for_device = on_device(p.w if v0 is None else v0)
 
     def start(self, v0: Any, rng: np.random.Generator, owner: str) -> Vector:
-        from rop.eigen import _start
+        from rop.curvature.common import _start
 
         host = v0.copy_to_host() if hasattr(v0, "copy_to_host") else v0
         if on_device(host):

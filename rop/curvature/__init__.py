@@ -1,0 +1,1 @@
+"""Curvature of an objective: its Hessian as an operator, eigenvalues, spectral density, trace and K-FAC."""

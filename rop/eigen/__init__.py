@@ -1,0 +1,3 @@
+"""The public names of the eigen-solvers."""
+
+from rop.curvature.common import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""The public names of K-FAC."""
+
+from rop.curvature.kfac import *  # noqa: F403
