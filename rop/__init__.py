@@ -135,7 +135,7 @@ _ON_FIRST_USE = {
     "MissingPackageError": "rop.errors",
     "spectral_radius": "rop.eigen",
 }
-_MODULES = ("check", "datasets", "eigen", "errors", "graph", "kfac", "layers", "sklearn", "torch")
+_MODULES = ("check", "curvature", "datasets", "eigen", "errors", "graph", "kfac", "layers", "sklearn", "torch")
 # Other libraries are not in __all__: `from rop import *` must not need them.
 _OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
 

@@ -328,6 +328,6 @@ class Point:
         >>> H @ np.ones(2)
         array([4., 4.], dtype=float32)
         """
-        from rop.eigen import Hessian  # SciPy is loaded only where it is asked for
+        from rop.curvature.hessian import Hessian  # SciPy is loaded only where it is asked for
 
         return Hessian(self)

@@ -2,8 +2,8 @@
 
 A Linear or Conv2d layer with weights [W b] reads ā = (a, 1) and writes y = [W b] ā at each location t (pixel, and use
 of a tied layer) of each sample; δ = ∂ℓ/∂y is the gradient of the sample's loss. Its block of the Fisher matrix,
-E[vec(Σ_t δ_t ā_tᵀ) vec(Σ_t δ_t ā_tᵀ)ᵀ], is taken apart as if inputs and gradients, and different locations, had
-nothing to do with each other (Martens & Grosse 2015; for convolutions KFC, Grosse & Martens 2016):
+E[vec(Σ_t δ_t ā_tᵀ) vec(Σ_t δ_t ā_tᵀ)ᵀ], is factorised as if inputs and gradients, and different locations, were
+independent (Martens & Grosse 2015; for convolutions KFC, Grosse & Martens 2016):
 
     K_layer = G ⊗ A        A = E[Σ_t ā_t ā_tᵀ]        G = E[Σ_t δ_t δ_tᵀ] / T        T: locations per sample
 
@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from rop.arguments import as_array, check_choice, check_float, check_int
+from rop.curvature.common import generator
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
@@ -48,9 +49,127 @@ from rop.objective import Objective, Point
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
 
-PIECE = 1 << 22  # numbers of unfolded input that are in memory at a time
+PIECE = 1 << 22  # elements of unfolded input that are in memory at a time
+
+Rows = Callable[[int, int], np.ndarray]  # first row, number of rows -> (rows, lanes) of order 0
 
 
+# ------------------------------------------------------------------------------------------ what K-FAC reads of a point
+class Reading:
+    """What K-FAC reads of a point: batch, outputs, and what its Linear and Conv2d layers multiply.
+
+    Only this class and ``Use`` know how the engine keeps them.
+    """
+
+    def __init__(self, p: Point):
+        self._p, self._f = p, p._f
+        self.loss = p._f.loss
+        self.batch: int = p._f._workspace.batch
+        self.scale: float = p._f._data.scale  # of the objective: 1/(sum of the weights) for a mean, 1 for a sum
+
+    def name_of(self, layer: Layer) -> str:
+        return self._f.net.name_of(layer)
+
+    def weights(self) -> np.ndarray:
+        """The weight of each sample in the objective, (batch,)."""
+        targets = self._f._data.targets
+        assert targets is not None
+        return self.scale * targets.weight.mean(axis=1).astype(np.float64)
+
+    def outputs(self) -> np.ndarray:
+        """(batch, *output shape), as the point's own pass has them (in training mode, unlike net.predict)."""
+        plan = self._f._workspace.plan
+        value, shape = plan.output, plan.shapes[plan.graph.output]
+        parts = [rows(value.buffer.start[0], value.rows)[:, counted] for rows, counted, _ in self.tiles()]
+        z = np.concatenate(parts, axis=1).astype(np.float64)  # (pixel and channel, sample)
+        if not np.isfinite(z).all():
+            raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
+        return z.reshape(value.pixels, value.channels, -1).transpose(2, 1, 0).reshape(-1, *shape)
+
+    def with_targets(self, y: np.ndarray) -> Reading:
+        """The point with other targets, all of which have the same weight."""
+        f, loss = self._f, self.loss
+        x = f._data.x.reshape(-1, *f._shape)
+        even = (
+            getattr(loss, "weight", None) is None
+            and not getattr(loss, "label_smoothing", 0.0)
+            and getattr(loss, "ignore_index", -1) < 0
+        )
+        if even:
+            return Reading(f.with_data(x, y).at(self._p.w))
+        plain = kind_of(loss, LOSSES.values(), "kfac")(reduction=loss.reduction)
+        settings: dict[str, Any] = {"training": f.training, "state": f._state, "check_finite": f.check_finite}
+        settings |= {"dtype": f.dtype, "device": f.device, "memory_limit": f.memory_limit}
+        return Reading(Objective(f.net, plain, x, y, **settings).at(self._p.w))
+
+    def uses(self) -> list[Use]:
+        """Every use of every Linear and Conv2d layer, in the order of the net."""
+        return [Use(self, one) for one in self._f._workspace.plan.operations if isinstance(one, Products)]
+
+    def tiles(self) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
+        """For every tile: a function that gives its rows of order 0, which of its lanes hold samples, and those
+        samples' numbers."""
+        space = self._p._workspace
+        samples = self._f._data.samples.reshape(space.tiles, space.lanes)
+        for first, plane in space.planes(self._p._position):
+            for tile, words in enumerate(plane):
+
+                def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
+                    return words[start * space.lanes : (start + number) * space.lanes].reshape(number, space.lanes)
+
+                counted = samples[first + tile] >= 0
+                yield rows, counted, samples[first + tile][counted]
+
+
+class Use:
+    """One use of a Linear or Conv2d layer, y = [W b] ā at each of its locations."""
+
+    def __init__(self, reading: Reading, operation: Products):
+        self._reading, self._operation = reading, operation
+        self.layer: Layer = operation.layer
+        self.locations: int = operation.pixels  # per sample
+
+    def index(self) -> np.ndarray:
+        """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
+        operation = self._operation
+        shape = (operation.groups, operation.group_rows, operation.fan)
+        index = operation.weight_at + np.arange(math.prod(shape)).reshape(shape)
+        if operation.bias_at is None:
+            return index
+        bias = operation.bias_at + np.arange(operation.rows).reshape(operation.groups, operation.group_rows, 1)
+        return np.concatenate([index, bias], axis=2)
+
+    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """What the layer multiplies, in pieces of N locations of samples.
+
+        Yields ā (groups, inputs + bias, N), the gradients of the outputs δ (groups, outputs, N), and the number of the
+        sample of each location (N,). Σ δ āᵀ is the contribution of this use to ∇f.
+        """
+        operation = self._operation
+        x, geometry, groups = operation.source, operation.geometry, operation.groups
+        pixel_in, pixel_out, tap = geometry.triples()
+        reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)  # by default the pixel of zeros
+        reads[pixel_out, tap] = pixel_in
+        order = np.argsort(operation.weight_index()[0, 0].ravel())  # the order of W's columns
+        step = max(1, PIECE // (operation.inputs * geometry.taps * self._reading._f._workspace.lanes))
+        for rows, counted, samples in self._reading.tiles():
+            lanes = samples.size
+            image = rows(x.buffer.start[0], x.rows)[:, counted].reshape(operation.image_pixels, operation.inputs, lanes)
+            image = np.concatenate([image, np.zeros((1, operation.inputs, lanes))]).astype(np.float64)
+            delta = rows(operation.delta.start[0], operation.y.rows)[:, counted].astype(np.float64)
+            delta = delta.reshape(operation.pixels, groups, operation.group_rows, lanes).transpose(1, 2, 0, 3)
+            for first in range(0, operation.pixels, step):
+                a = image[reads[first : first + step]]  # (pixel, tap, channel, lane)
+                pixels = len(a)
+                a = a.reshape(pixels, geometry.taps, groups, operation.group_inputs, lanes).transpose(2, 1, 3, 0, 4)
+                a = a.reshape(groups, operation.fan, pixels * lanes)[:, order]
+                if operation.bias_at is not None:
+                    a = np.concatenate([a, np.ones((groups, 1, pixels * lanes))], axis=1)
+                g = delta[:, :, first : first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
+                yield a, g, np.tile(samples, pixels)
+
+
+# ----------------------------------------------------------------------------------------------- K and functions of it
 @dataclass(frozen=True, eq=False)
 class Block:
     """G ⊗ A of one layer, or of one group of a convolution's channels."""
@@ -112,8 +231,8 @@ class Kfac:
     def shifted(self, theta: float | None = None, *, ritz: float = 0.0, margin: float = 0.5) -> Shifted:
         """(θI − K)⁻¹, a preconditioner for the largest eigenvalue.
 
-        K leaves out what layers have to do with each other, so its largest eigenvalue is often well below H's: give
-        ``ritz`` if there is an estimate, and a margin that does not trust K's own eigenvectors too much.
+        K has no blocks between layers, so its largest eigenvalue is often well below H's: give ``ritz`` if there is an
+        estimate of that, and a margin that does not trust K's own eigenvectors too much.
 
         Args:
             theta: θ, above K's largest eigenvalue; None: (1 + margin) · max(K's largest eigenvalue, ritz).
@@ -184,29 +303,17 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Any = 0, 
         raise ArgumentError(f"kfac: damping must be at least 0, got {damping}")
     check_choice("kfac", "fisher", fisher, ("model", "empirical"))
     check_int("kfac", "draws", draws)
-    rng = _generator(seed)
-    sums = _Sums()
+    rng = generator("kfac", seed)
+    sums, reading = Sums(), Reading(p)
     with engine_lock():
         if fisher == "empirical":
-            sums.add(p, np.full(p._f._workspace.batch, 1 / p._f._data.scale))
+            sums.add(reading, np.full(reading.batch, 1 / reading.scale))
         else:
-            outputs = _outputs(p)
+            outputs = reading.outputs()
             for _ in range(draws):
-                drawn = _with_targets(p._f, _draw(p._f.loss, outputs, rng)).at(p.w)
-                sums.add(drawn, _weights(p._f) / (draws * drawn._f._data.scale**2))
-    return Kfac(sums.blocks(p._f), p.w.size, damping)
-
-
-# ------------------------------------------------------------------------------------------- targets of the net's own
-def _outputs(p: Point) -> np.ndarray:
-    """(batch, *output shape), as the point's own pass has them (in training mode, unlike net.predict)."""
-    plan = p._f._workspace.plan
-    value, shape = plan.output, plan.shapes[plan.graph.output]
-    parts = [rows(value.buffer.start[0], value.rows)[:, counted] for rows, counted, _ in _tiles(p)]
-    z = np.concatenate(parts, axis=1).astype(np.float64)  # (pixel and channel, sample)
-    if not np.isfinite(z).all():
-        raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
-    return z.reshape(value.pixels, value.channels, -1).transpose(2, 1, 0).reshape(-1, *shape)
+                drawn = reading.with_targets(_draw(reading.loss, outputs, rng))
+                sums.add(drawn, reading.weights() / (draws * drawn.scale**2))
+    return Kfac(sums.blocks(reading), p.w.size, damping)
 
 
 def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -225,83 +332,7 @@ def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     )
 
 
-def _with_targets(f: Objective, y: np.ndarray) -> Objective:
-    """The objective with other targets, each counting the same."""
-    x, loss = f._data.x.reshape(-1, *f._shape), f.loss
-    even = (
-        getattr(loss, "weight", None) is None
-        and not getattr(loss, "label_smoothing", 0.0)
-        and getattr(loss, "ignore_index", -1) < 0
-    )
-    if even:
-        return f.with_data(x, y)
-    plain = kind_of(loss, LOSSES.values(), "kfac")(reduction=loss.reduction)
-    return Objective(
-        f.net,
-        plain,
-        x,
-        y,
-        dtype=f.dtype,
-        training=f.training,
-        state=f._state,
-        device=f.device,
-        check_finite=f.check_finite,
-        memory_limit=f.memory_limit,
-    )
-
-
-def _weights(f: Objective) -> np.ndarray:
-    """κω of each sample: its weight in the objective."""
-    targets = f._data.targets
-    assert targets is not None
-    return f._data.scale * targets.weight.mean(axis=1).astype(np.float64)
-
-
-# --------------------------------------------------------------------------------------------- reading the workspace
-Rows = Callable[[int, int], np.ndarray]  # first row, number of rows -> (rows, lanes) of order 0
-
-
-def _tiles(p: Point) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
-    """For every tile: its rows of order 0, which of its lanes count, and the samples in those."""
-    space = p._workspace
-    samples = p._f._data.samples.reshape(space.tiles, space.lanes)
-    for first, plane in space.planes(p._position):
-        for tile, words in enumerate(plane):
-
-            def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
-                return words[start * space.lanes : (start + number) * space.lanes].reshape(number, space.lanes)
-
-            counted = samples[first + tile] >= 0
-            yield rows, counted, samples[first + tile][counted]
-
-
-def _pairs(p: Point, operation: Products) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Everything a layer multiplies in one of its uses, piece by piece: ā (groups, inputs + bias, N), the gradients of
-    its outputs δ (groups, outputs, N), and the sample of each of the N locations. Σ δ āᵀ is its part of ∇f."""
-    x, geometry, groups = operation.source, operation.geometry, operation.groups
-    pixel_in, pixel_out, tap = geometry.triples()
-    reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)  # by default the pixel of zeros
-    reads[pixel_out, tap] = pixel_in
-    order = np.argsort(operation.weight_index()[0, 0].ravel())  # the order of W's columns
-    step = max(1, PIECE // (operation.inputs * geometry.taps * p._f._workspace.lanes))
-    for rows, counted, samples in _tiles(p):
-        lanes = samples.size
-        image = rows(x.buffer.start[0], x.rows)[:, counted].reshape(operation.image_pixels, operation.inputs, lanes)
-        image = np.concatenate([image, np.zeros((1, operation.inputs, lanes))]).astype(np.float64)
-        delta = rows(operation.delta.start[0], operation.y.rows)[:, counted].astype(np.float64)
-        delta = delta.reshape(operation.pixels, groups, operation.group_rows, lanes).transpose(1, 2, 0, 3)
-        for first in range(0, operation.pixels, step):
-            a = image[reads[first : first + step]]  # (pixel, tap, channel, lane)
-            pixels = len(a)
-            a = a.reshape(pixels, geometry.taps, groups, operation.group_inputs, lanes).transpose(2, 1, 3, 0, 4)
-            a = a.reshape(groups, operation.fan, pixels * lanes)[:, order]
-            if operation.bias_at is not None:
-                a = np.concatenate([a, np.ones((groups, 1, pixels * lanes))], axis=1)
-            g = delta[:, :, first : first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
-            yield a, g, np.tile(samples, pixels)
-
-
-class _Sums:
+class Sums:
     """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses."""
 
     def __init__(self) -> None:
@@ -310,30 +341,29 @@ class _Sums:
         self._locations: dict[Layer, int] = {}
         self._index: dict[Layer, np.ndarray] = {}  # (groups, outputs, inputs + bias)
 
-    def add(self, p: Point, weight: np.ndarray) -> None:
-        """Takes in a point's gradients, those of each sample with its weight; inputs with the first point only."""
+    def add(self, reading: Reading, weight: np.ndarray) -> None:
+        """Adds a point's gradients, weighted by sample; its inputs too if it is the first point."""
         first = not self._inputs
-        for operation in p._f._workspace.plan.operations:
-            if isinstance(operation, Products):
-                self._add_use(p, operation, weight, first)
+        for use in reading.uses():
+            self._add_use(use, weight, first)
 
-    def _add_use(self, p: Point, operation: Products, weight: np.ndarray, first: bool) -> None:
-        layer = operation.layer
-        for a, g, samples in _pairs(p, operation):
+    def _add_use(self, use: Use, weight: np.ndarray, first: bool) -> None:
+        layer = use.layer
+        for a, g, samples in use.pairs():
             if first:
                 _accumulate(self._inputs, layer, a @ a.transpose(0, 2, 1))
             _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
         if first:
-            self._locations[layer] = self._locations.get(layer, 0) + operation.pixels
-            self._index.setdefault(layer, _places(operation))
+            self._locations[layer] = self._locations.get(layer, 0) + use.locations
+            self._index.setdefault(layer, use.index())
 
-    def blocks(self, f: Objective) -> tuple[Block, ...]:
-        batch = f._workspace.batch
+    def blocks(self, reading: Reading) -> tuple[Block, ...]:
+        """The means of the sums."""
         return tuple(
             Block(
-                f.net.name_of(layer),
+                reading.name_of(layer),
                 group,
-                A / batch,
+                A / reading.batch,
                 self._outputs[layer][group] / self._locations[layer],
                 self._index[layer][group],
             )
@@ -344,20 +374,3 @@ class _Sums:
 
 def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:
     sums[layer] = sums[layer] + term if layer in sums else term
-
-
-def _places(operation: Products) -> np.ndarray:
-    """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
-    shape = (operation.groups, operation.group_rows, operation.fan)
-    index = operation.weight_at + np.arange(math.prod(shape)).reshape(shape)
-    if operation.bias_at is None:
-        return index
-    bias = operation.bias_at + np.arange(operation.rows).reshape(operation.groups, operation.group_rows, 1)
-    return np.concatenate([index, bias], axis=2)
-
-
-def _generator(seed: Any) -> np.random.Generator:
-    try:
-        return np.random.default_rng(seed)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"kfac: seed must be a non-negative integer or a NumPy generator, got {seed!r}") from error

@@ -95,5 +95,5 @@ class _Following(eigen.Hessian):
 
 
 def _length(vector: np.ndarray) -> float:
-    """‖vector‖ in float64, by plain loops: see rop/eigen.py on the threads of BLAS."""
+    """‖vector‖ in float64, by plain loops: see rop/devices/cpu/solver_vectors.py on the threads of BLAS."""
     return math.sqrt(np.einsum("i,i->", vector, vector, dtype=np.float64))
