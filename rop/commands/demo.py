@@ -91,7 +91,7 @@ def show_derivatives(options: argparse.Namespace) -> bool:
 
 def compare_trainings(options: argparse.Namespace) -> None:
     """The same net trained on digits without and with the penalty."""
-    from rop.runs import Run, new_config
+    from rop.experiments.runs import Run, new_config
 
     print(f"digits, {options.epochs} epochs: min f(w) + μ·ρ(w), ρ the spectral radius of the Hessian of the loss f")
     print(f"{'':12}{'test accuracy':>16}{'test loss':>12}{'ρ (all data)':>16}{'H·v products':>16}{'time':>10}")

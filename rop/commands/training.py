@@ -155,7 +155,7 @@ def limit(text: str) -> float | None:
 
 # ------------------------------------------------------------------------------------------------------------ commands
 def run_train(options: argparse.Namespace) -> int:
-    from rop.runs import Run, new_config
+    from rop.experiments.runs import Run, new_config
 
     penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
     given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
@@ -183,7 +183,7 @@ def run_train(options: argparse.Namespace) -> int:
 
 
 def run_resume(options: argparse.Namespace) -> int:
-    from rop.runs import Run
+    from rop.experiments.runs import Run
 
     run = Run.open(options.run)
     if options.epochs:
@@ -288,7 +288,7 @@ def _show_profile(profile: dict[str, float]) -> None:
 
 
 def _finish(results: dict[str, Any], options: argparse.Namespace) -> int:
-    from rop.runs import one_line
+    from rop.experiments.runs import one_line
 
     if options.json:
         print(one_line(results), flush=True)
@@ -297,7 +297,7 @@ def _finish(results: dict[str, Any], options: argparse.Namespace) -> int:
 
 def run_eval(options: argparse.Namespace) -> int:
     from rop import datasets
-    from rop.runs import Run
+    from rop.experiments.runs import Run
     from rop.training.run import evaluate
 
     run = Run.open(options.run)
@@ -317,7 +317,7 @@ def run_eval(options: argparse.Namespace) -> int:
 
 
 def run_spectrum(options: argparse.Namespace) -> int:
-    from rop.runs import Run, pyplot
+    from rop.experiments.runs import Run, pyplot
 
     run = Run.open(options.run)
     w, state = run.weights()

@@ -3,8 +3,8 @@
     u = H v        λ = uᵀ v        r = ‖u − λ v‖        stop if r is small, else v = step(u, v, λ, j)
 
 ``power`` and ``paper_lobpcg`` differ in the step alone. The vectors stay where H is computed: in the host's memory
-(rop/devices/cpu/solver_vectors.py) or in a GPU's (rop/devices/cuda/solver_vectors.py), of which only the numbers that decide come to
-the host.
+(rop/devices/cpu/solver_vectors.py) or in a GPU's (rop/devices/cuda/solver_vectors.py), of which only the numbers that
+decide come to the host.
 """
 
 from __future__ import annotations

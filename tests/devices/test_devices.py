@@ -119,7 +119,7 @@ def test_commands_refuse_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_the_device_of_a_run_is_kept_and_may_be_changed() -> None:
     from rop.cli import parser
-    from rop.runs import Run, new_config
+    from rop.experiments.runs import Run, new_config
 
     assert Run(new_config("digits", device="auto"), None).device == "auto"
     old = new_config("digits")

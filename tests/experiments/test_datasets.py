@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from rop import ArgumentError, ArgumentTypeError, RopError, datasets
+from rop import ArgumentError, ArgumentTypeError, RopError
 from rop.datasets import DataSet
+from rop.experiments import files as datasets
 
 needs_files = pytest.mark.skipif(not os.environ.get("ROP_DATA"), reason="$ROP_DATA names no folder with the real files")
 

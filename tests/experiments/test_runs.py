@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import rop
-from rop import cli, runs
+from rop import cli
 from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE
-from rop.experiments import EXPERIMENTS, SETTINGS
-from rop.runs import Run, new_config, one_line
+from rop.experiments import EXPERIMENTS, SETTINGS, runs
+from rop.experiments.runs import Run, new_config, one_line
 from rop.training import checkpoint as files
 from tests.helpers.processes import environment
 from tests.training.test_checkpoint import full_disk

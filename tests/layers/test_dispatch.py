@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 import rop
-from rop import devices, experiments, optim, reference, runs
+from rop import devices, experiments, optim, reference
 from rop.bench import engines, flops, networks, problems
 from rop.bench.engines import torch_engine
+from rop.experiments import runs
 from rop.layers import ACTIVATIONS, LAYERS, LOSSES
 from rop.layers.elementwise import tanh
 from rop.lowering import LOWERINGS, outline

@@ -1,4 +1,4 @@
-"""Arithmetic with vectors and blocks of vectors in the host's memory, in NumPy; ../cuda/solver_vectors.py is its counterpart.
+"""Arithmetic with vectors and blocks of vectors in the host's memory, in NumPy; its counterpart is in ../cuda.
 
 BLAS divides even a dot product among its threads. These then spin while they wait for more work, and take the cores
 from the engine's threads: on two cores a Hessian-vector product of 2 ms took 8 to 16 ms after one dot product. So small

@@ -1,0 +1,3 @@
+"""The public names of the data sets."""
+
+from rop.experiments.files import *  # noqa: F403
