@@ -14,9 +14,10 @@ imported when the first operation of the family is met.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+from rop.lowering.loss import LossOperation
 from rop.lowering.plan import Operation, Plan
 from rop.lowering.registry import import_families
 
@@ -62,6 +63,9 @@ class BaseEmitter(Generic[LayoutOf]):
         """Takes memory of the layout and makes tables; last operation first."""
 
 
+EmitterOf = TypeVar("EmitterOf", bound=BaseEmitter[Any])
+
+
 class Registry:
     """The emitters of one device, by the class of the operation, or of the loss, that they are for."""
 
@@ -98,12 +102,31 @@ class Registry:
         import_families(self.package)
         return self.emitters
 
-    def make(self, layout: Layout, missing: Callable[[Operation], Exception]) -> list[Any]:
-        """The emitters of all operations of a plan; ``missing`` says what is raised for one that has none."""
-        backwards = []
-        for operation in reversed(layout.plan.operations):
-            emitter = self.find(operation)
-            if emitter is None:
-                raise missing(operation)
-            backwards.append(emitter(layout, operation))
-        return backwards[::-1]
+
+class BaseLowered(Generic[LayoutOf, EmitterOf]):
+    """A network on tiles of a known number of lanes: its emitters, and the memory they need."""
+
+    def __init__(self, layout: LayoutOf, registry: Registry):
+        self.plan, self.layout, self._registry = layout.plan, layout, registry
+        backwards = [self._emitter(operation) for operation in reversed(self.plan.operations)]
+        self.emitters: list[EmitterOf] = backwards[::-1]
+
+    def _emitter(self, operation: Operation) -> EmitterOf:
+        kind = self._registry.find(operation)
+        if kind is None:
+            raise self.missing(operation)
+        emitter: EmitterOf = kind(self.layout, operation)
+        return emitter
+
+    def missing(self, operation: Operation) -> Exception:
+        """The error for an operation that has no emitter on this device: by default it is one of ours."""
+        return NotImplementedError(
+            f"{operation.where}: there is no emitter for {operation.kind.__name__} in {self._registry.package}"
+        )
+
+    def backwards(self) -> Iterator[EmitterOf]:
+        """Emitters in the order of the backward pass, those that have a gradient to pass on."""
+        for emitter in reversed(self.emitters):
+            operation = emitter.operation
+            if operation.y.needs_gradient and not isinstance(operation, LossOperation):
+                yield emitter

@@ -63,7 +63,7 @@ class Network:
         with mock.patch.object(cuda, "to_device", lambda table: table):
             lowered = Lowered(plan, self.lanes)
             codes = [lowered.emit_pass(orders, wanted, self.dense) for orders, wanted in self.passes]
-        for launch in (one for code in codes for one in code.launches):
+        for launch in (one for code in codes for one in code.instructions):
             yield launch.kernel.factory.name, tuple(launch.kernel.options.items())
 
 

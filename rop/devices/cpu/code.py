@@ -56,7 +56,7 @@ class Code:
     def __init__(self) -> None:
         self.stages: list[Stage] = []
         self.wanted = False  # whether the parameters' gradient of the current order is wanted,
-        self.slot = 0  # and from which slot of partial sums it will be collected
+        self.sums = 0  # and from which set of partial sums it will be collected
 
     def _add(self, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
         missing = set(kernel.operands) ^ set(operands)

@@ -192,10 +192,10 @@ class Layout(emission.Layout):
         """Order j of the packed weights: those of w, or of a direction."""
         return Ref(f"{region}{0 if j == 0 else 1 + direction}", start * self.itemsize, 0)
 
-    def share(self, piece: TilePiece, slot: int, offset: int = 0) -> Ref:
-        """A tile's share of a piece of the gradient, for the result that is collected from this slot."""
+    def share(self, piece: TilePiece, sums: int, offset: int = 0) -> Ref:
+        """A tile's share of a piece of the gradient, in the set of partial sums of this number."""
         before = self._tile_count(*PIECE_KINDS[: PIECE_KINDS.index(piece.kind)])
-        return Ref(f"partial{slot}", (before + piece.at + offset) * self.itemsize)
+        return Ref(f"partial{sums}", (before + piece.at + offset) * self.itemsize)
 
     def batch(self, region: str, start: int, offset: int = 0, size: int | None = None) -> Ref:
         """Numbers of a region for the whole batch; ``size`` is how many bytes each has."""

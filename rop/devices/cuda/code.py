@@ -24,8 +24,8 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """A kernel and its operands by name."""
+class Instruction:
+    """A kernel and its operands by name: a launch once the workspace has put them in place."""
 
     kernel: Any
     operands: dict[str, Any]
@@ -39,11 +39,11 @@ class Code:
     orders: tuple[int, ...]
     wanted: tuple[int, ...]
     dense: bool  # whether targets are numbers, not labels
-    launches: list[Launch] = field(default_factory=list)
+    instructions: list[Instruction] = field(default_factory=list)
 
     def launch(self, kernel: Any, **operands: Any) -> None:
-        """Appends a launch."""
-        self.launches.append(Launch(kernel, operands))
+        """Appends an instruction."""
+        self.instructions.append(Instruction(kernel, operands))
 
     def present(self, levels: Collection[int]) -> tuple[int, ...]:
         """The orders of this pass that a value has."""

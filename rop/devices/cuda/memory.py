@@ -29,8 +29,8 @@ class Layout(emission.Layout):
     def __init__(self, plan: Plan, lanes: int):
         super().__init__(plan, lanes, REGIONS)
 
-    def share(self, region: str, count: int) -> None:
-        """Asks for numbers at the start of a region that is free again as soon as the operation is through."""
+    def reserve_for_a_while(self, region: str, count: int) -> None:
+        """Makes a region large enough for numbers that the operation alone uses, until its launches are through."""
         self.sizes[region] = max(self.sizes[region], count)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numba import cuda
 
 from rop.devices.batch import Data, orders_kept
-from rop.devices.cuda.code import Launch, Part
+from rop.devices.cuda.code import Instruction, Part
 from rop.devices.cuda.emit import Lowered
 from rop.devices.cuda.vectors import Vectors, device_array
 from rop.devices.workspace import Orders, Vector, Workspace
@@ -210,11 +210,11 @@ class CudaWorkspace(Workspace):
         """The launches of a pass for each tile, operands in place."""
         key = orders, wanted, self._dense
         if key not in self._passes:
-            launches = self._lowered.emit_pass(*key).launches
+            launches = self._lowered.emit_pass(*key).instructions
             self._passes[key] = [[self._placed(launch, tile) for launch in launches] for tile in range(self.tiles)]
         return self._passes[key]
 
-    def _placed(self, launch: Launch, tile: int) -> Any:
+    def _placed(self, launch: Instruction, tile: int) -> Any:
         return launch.kernel.bind(
             **{
                 name: self._view(operand, tile) if isinstance(operand, Part) else operand
@@ -242,7 +242,7 @@ class CudaWorkspace(Workspace):
         hits, samples = Part("hits", 0, (self.lanes // WARP,)), Part("samples", 0, (self.lanes,))
         for tile in range(self.tiles):
             self._placed(
-                Launch(
+                Instruction(
                     loss.correct(self.dtype.type),
                     {"hits": hits, "z": outputs, "labels": Part("labels"), "samples": samples},
                 ),

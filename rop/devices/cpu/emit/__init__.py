@@ -17,9 +17,9 @@ from rop.devices.cpu.emit.base import REGISTRY, SLICES, Emitter
 from rop.devices.cpu.emit.batchnorm import EmitBatchNorm
 from rop.devices.cpu.emit.linear_maps import add_uses
 from rop.devices.cpu.memory import PIECE_KINDS, Layout, PieceKind, TilePiece
+from rop.devices.emission import BaseLowered
 from rop.kernels.cpu import memory
-from rop.lowering.loss import LossOperation
-from rop.lowering.plan import Operation, Plan
+from rop.lowering.plan import Plan
 
 __all__ = ["Lowered", "result_region"]
 
@@ -32,16 +32,11 @@ def result_region(orders: Sequence[tuple[int, int]], i: int) -> str:
     return f"out{k}" if direction == 0 else f"out{k}.{direction}"
 
 
-def _missing(operation: Operation) -> Exception:
-    return NotImplementedError(f"{operation.where}: no emitter for {operation.kind.__name__} in {REGISTRY.package}")
-
-
-class Lowered:
+class Lowered(BaseLowered[Layout, Emitter]):
     """A network on tiles of a known number of lanes: its emitters, the memory they need, and its passes."""
 
     def __init__(self, plan: Plan, lanes: int):
-        self.plan, self.layout = plan, Layout(plan, lanes)
-        self.emitters: list[Emitter] = REGISTRY.make(self.layout, _missing)
+        super().__init__(Layout(plan, lanes), REGISTRY)
 
     @property
     def normalisations(self) -> list[EmitBatchNorm]:
@@ -51,7 +46,7 @@ class Lowered:
     @property
     def collects_at_once(self) -> bool:
         """Whether each result of a pass is collected before the next order starts, because sums over the whole batch
-        are made on the way. Then one slot of partial sums is enough."""
+        are made on the way. Then one set of partial sums is enough."""
         return self.plan.coupled or any(emitter.is_wide for emitter in self.emitters)
 
     def emit_pass(self, orders: Sequence[tuple[int, int]], results: Collection[int]) -> Code:
@@ -59,7 +54,7 @@ class Lowered:
         whose parameter gradient is wanted; each goes to the region that ``result_region`` names.
 
         Without batch-wide sums on the way, all orders of a tile run while it is warm in cache, and results are
-        collected at the end, from a slot of partial sums each. Otherwise each is collected at once, and all use slot 0.
+        collected at the end, from a set of partial sums each. Otherwise each is collected at once, and all use set 0.
         """
         code = Code()
         for k, direction in orders:
@@ -67,16 +62,17 @@ class Lowered:
         code.barrier()
         at_once = self.collects_at_once
         for i, (k, direction) in enumerate(orders):
-            code.wanted, code.slot = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
+            code.wanted, code.sums = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
             for emitter in self.emitters:
                 emitter.forward(code, k, direction)
-            if self.plan.gradients:
-                self._backward(code, k, direction)
+            for emitter in self.backwards() if self.plan.gradients else ():
+                add_uses(self.layout, code, emitter.operation, k)
+                emitter.backward(code, k, direction)
             if code.wanted and at_once:
                 self._collect(code, k, direction, 0, Ref(result_region(orders, i), 0, 0))
-        for slot, i in enumerate(sorted(results)):
+        for sums, i in enumerate(sorted(results)):
             if not at_once:
-                self._collect(code, *orders[i], slot, Ref(result_region(orders, i), 0, 0))
+                self._collect(code, *orders[i], sums, Ref(result_region(orders, i), 0, 0))
         return code
 
     def emit_outputs(self) -> Code:
@@ -115,15 +111,9 @@ class Lowered:
         for emitter in self.emitters:
             emitter.prepare(code, k, direction)
 
-    def _backward(self, code: Code, k: int, direction: int) -> None:
-        for emitter in reversed(self.emitters):
-            operation = emitter.operation
-            if operation.y.needs_gradient and not isinstance(operation, LossOperation):
-                add_uses(self.layout, code, operation, k)
-                emitter.backward(code, k, direction)
-
-    def _collect(self, code: Code, k: int, direction: int, slot: int, out: Ref) -> None:
-        """The parameters' gradient of order k: wide layers, then the sums over tiles, tied parameters last."""
+    def _collect(self, code: Code, k: int, direction: int, sums: int, out: Ref) -> None:
+        """The parameters' gradient of order k from one set of partial sums: wide layers, then the sums over tiles, tied
+        parameters last."""
         layout = self.layout
         for emitter in self.emitters:
             emitter.wide(code, k, direction, out)
@@ -135,7 +125,7 @@ class Lowered:
                     place = layout.batch("batch", piece.at)
                     self._collect_pieces(code, kind, piece.index, out=out, partial=place, step=0, tiles=one)
             if layout.tile_index[kind]:
-                share = layout.share(TilePiece(0, kind), slot)
+                share = layout.share(TilePiece(0, kind), sums)
                 self._collect_pieces(
                     code,
                     kind,

@@ -148,8 +148,8 @@ class EmitBatchNorm(Emitter):
         elif op.gamma_at is not None and code.wanted:
             code.tile(
                 batchnorm.frozen_gradients,
-                d_gamma=layout.share(self.gradient_piece, code.slot),
-                d_beta=layout.share(self.gradient_piece, code.slot, op.channels),
+                d_gamma=layout.share(self.gradient_piece, code.sums),
+                d_beta=layout.share(self.gradient_piece, code.sums, op.channels),
                 sums=self._sums(),
                 table0=inputs["table0"],
                 channels=op.channels,

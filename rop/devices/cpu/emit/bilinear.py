@@ -126,7 +126,7 @@ class EmitLinear(EmitProducts):
             row_bytes = self.columns * self.layout.itemsize
             code.tile(
                 bilinear.linear_weight_gradient,
-                c=self.layout.share(self.weight_piece, code.slot),
+                c=self.layout.share(self.weight_piece, code.sums),
                 c_step=row_bytes,
                 done=0,
                 most=row_bytes,
@@ -226,7 +226,7 @@ class EmitConv(EmitProducts):
             ]
             code.tile(
                 bilinear.conv_weight_gradient,
-                d=layout.share(self.weight_piece, code.slot, group * op.group_rows * op.fan),
+                d=layout.share(self.weight_piece, code.sums, group * op.group_rows * op.fan),
                 rows=op.group_rows,
                 terms=len(terms),
                 groups=groups,
@@ -244,21 +244,10 @@ class EmitConv(EmitProducts):
     def _regroup(self, code: Code, k: int) -> None:
         """Copies order k of δ and x into blocks, where that pays."""
         op, layout, x = self.operation, self.layout, self.operation.source
-        if self.output_blocks is not None:
-            code.tile(
-                bilinear.regroup_outputs,
-                y=layout.at(self.output_blocks, k),
-                x=layout.at(op.delta, k),
-                pixels=op.pixels,
-                rows=op.rows,
-                lane_bytes=layout.lane_bytes,
-            )
-        if self.input_blocks is not None and k in x.levels:
-            code.tile(
-                bilinear.regroup_inputs,
-                y=layout.at(self.input_blocks, k),
-                x=layout.at(x.buffer, k),
-                pixels=op.image_pixels,
-                rows=op.inputs,
-                lane_bytes=layout.lane_bytes,
-            )
+        for kernel, blocks, buffer, pixels, rows in (
+            (bilinear.regroup_outputs, self.output_blocks, op.delta, op.pixels, op.rows),
+            (bilinear.regroup_inputs, self.input_blocks, x.buffer, op.image_pixels, op.inputs),
+        ):
+            if blocks is not None and k in blocks.start:
+                y, x_k = layout.at(blocks, k), layout.at(buffer, k)
+                code.tile(kernel, y=y, x=x_k, pixels=pixels, rows=rows, lane_bytes=layout.lane_bytes)

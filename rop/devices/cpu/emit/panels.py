@@ -55,13 +55,7 @@ def segments(
 def forward_segments(op: Products, layout: Layout) -> int:
     """The rows of x that each output pixel reads, as a table by output pixel."""
     pixel_in, pixel_out, tap = op.geometry.triples()
-    rows, owner = segments(
-        tap * op.group_inputs,
-        pixel_in * op.inputs * layout.lane_bytes,
-        pixel_out,
-        op.group_inputs,
-        layout.lane_bytes if op.groups == 1 else -1,
-    )
+    rows, owner = _segments_of_pixels(op, layout, tap, pixel_in, pixel_out, op.inputs)
     return layout.tables.bounded(rows, owner, op.pixels)
 
 
@@ -70,12 +64,14 @@ def backward_segments(op: Products, layout: Layout) -> int:
     pixel_in, pixel_out, tap = op.geometry.triples()
     tap = op.geometry.reversed_tap(tap)
     order = np.lexsort((tap, pixel_in))
-    pixel_in, pixel_out, tap = pixel_in[order], pixel_out[order], tap[order]
-    rows, owner = segments(
-        tap * op.group_rows,
-        pixel_out * op.rows * layout.lane_bytes,
-        pixel_in,
-        op.group_rows,
-        layout.lane_bytes if op.groups == 1 else -1,
-    )
+    rows, owner = _segments_of_pixels(op, layout, tap[order], pixel_out[order], pixel_in[order], op.rows)
     return layout.tables.bounded(rows, owner, op.image_pixels)
+
+
+def _segments_of_pixels(
+    op: Products, layout: Layout, tap: np.ndarray, pixel: np.ndarray, owner: np.ndarray, channels: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Segments of the pixels, of this many channels each, that owners read through taps. With several groups, pixels
+    do not follow each other."""
+    length, size = channels // op.groups, layout.lane_bytes
+    return segments(tap * length, pixel * channels * size, owner, length, size if op.groups == 1 else -1)

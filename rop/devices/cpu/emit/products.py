@@ -112,7 +112,7 @@ class EmitProducts(Emitter):
         if op.bias_at is not None and code.wanted:
             code.tile(
                 bilinear.bias_gradient,
-                d=layout.share(self.bias_piece, code.slot),
+                d=layout.share(self.bias_piece, code.sums),
                 g=layout.at(op.delta, k),
                 rows=op.rows,
                 pixels=op.pixels,

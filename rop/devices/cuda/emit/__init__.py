@@ -12,27 +12,25 @@ from rop.devices.cuda.emit.base import REGISTRY, Emitter
 from rop.devices.cuda.emit.batchnorm import EmitBatchNorm
 from rop.devices.cuda.emit.linear_maps import add_uses
 from rop.devices.cuda.memory import Layout
+from rop.devices.emission import BaseLowered
 from rop.errors import DeviceError
-from rop.lowering.loss import LossOperation
 from rop.lowering.plan import Operation, Plan
 
 __all__ = ["Lowered"]
 
 
-def _missing(operation: Operation) -> Exception:
-    """Not every layer of the CPU need have kernels on a GPU."""
-    return DeviceError(
-        f"{operation.where}: there are no kernels for {operation.kind.__name__} on a GPU (no emitter for it in "
-        f"{REGISTRY.package}); use device='cpu'"
-    )
-
-
-class Lowered:
+class Lowered(BaseLowered[Layout, Emitter]):
     """A network on tiles of a known number of lanes: its emitters, the memory they need, and its passes."""
 
     def __init__(self, plan: Plan, lanes: int):
-        self.plan, self.layout = plan, Layout(plan, lanes)
-        self.emitters: list[Emitter] = REGISTRY.make(self.layout, _missing)
+        super().__init__(Layout(plan, lanes), REGISTRY)
+
+    def missing(self, operation: Operation) -> Exception:
+        """Not every layer of the CPU need have kernels on a GPU."""
+        return DeviceError(
+            f"{operation.where}: there are no kernels for {operation.kind.__name__} on a GPU (no emitter for it in "
+            f"{REGISTRY.package}); use device='cpu'"
+        )
 
     @property
     def normalisations(self) -> list[EmitBatchNorm]:
@@ -44,9 +42,7 @@ class Lowered:
         code = Code(self.layout, orders, wanted, dense)
         for emitter in self.emitters:
             emitter.forward(code)
-        for emitter in reversed(self.emitters):
-            operation = emitter.operation
-            if operation.y.needs_gradient and not isinstance(operation, LossOperation):
-                add_uses(code, operation)
-                emitter.backward(code)
+        for emitter in self.backwards():
+            add_uses(code, emitter.operation)
+            emitter.backward(code)
         return code
