@@ -24,7 +24,7 @@ from rop.lowering.registry import import_families
 Kind = TypeVar("Kind", bound=type)
 
 
-class Layout:
+class BaseLayout:
     """Where the numbers of a network lie in the memory of a device, for tiles of a known number of lanes.
 
     ``sizes`` counts the numbers that emitters have reserved in each region beside the planes of values.
@@ -47,7 +47,7 @@ class Layout:
         return start
 
 
-LayoutOf = TypeVar("LayoutOf", bound=Layout)
+LayoutOf = TypeVar("LayoutOf", bound=BaseLayout)
 
 
 class BaseEmitter(Generic[LayoutOf]):

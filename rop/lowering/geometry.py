@@ -21,6 +21,7 @@ class Geometry:
 
     @property
     def taps(self) -> int:
+        """Positions of the kernel."""
         return math.prod(self.kernel)
 
     def triples(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -35,11 +36,6 @@ class Geometry:
             (a * self.kernel[1] + b)[inside],
         )
 
-    def reversed_tap(self, tap: np.ndarray) -> np.ndarray:
-        """Taps numbered with columns from right to left: then output pixels ascend with the tap."""
-        a, b = np.divmod(tap, self.kernel[1])
-        return a * self.kernel[1] + self.kernel[1] - 1 - b
-
 
 def adaptive_pairs(image: tuple[int, ...], output: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Input and output pixel of every pair that meets in windows laid evenly over an image (rop/layers/pool.py),
@@ -50,19 +46,3 @@ def adaptive_pairs(image: tuple[int, ...], output: tuple[int, ...]) -> tuple[np.
         sides.append((i * size // count <= j) & (j < -(-(i + 1) * size // count)))  # (window, pixel)
     r, c, row, column = np.nonzero(sides[0][:, None, :, None] & sides[1][None, :, None, :])
     return row * image[1] + column, r * output[1] + c
-
-
-def padded(owner: np.ndarray, members: np.ndarray, owners: int, fill: float = -1) -> np.ndarray:
-    """Members listed by owner (owners, most), in their order, filled up at the end.
-
-    >>> padded(np.array([0, 0, 2]), np.array([5, 6, 7]), 3)
-    array([[ 5,  6],
-           [-1, -1],
-           [ 7, -1]])
-    """
-    order = np.argsort(owner, kind="stable")
-    owner, members = owner[order], members[order]
-    counts = np.bincount(owner, minlength=owners)
-    result = np.full((owners, max(1, counts.max(initial=0))), fill, members.dtype)
-    result[owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)] = members
-    return result

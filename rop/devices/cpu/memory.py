@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rop.devices import emission
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import Operand, Ref
+from rop.devices.emission import BaseLayout
 from rop.lowering.plan import Plan, place_buffer
 from rop.lowering.values import ORDERS, Buffer, Value
 
@@ -84,7 +84,7 @@ class TilePiece:
     kind: PieceKind
 
 
-class Layout(emission.Layout):
+class Layout(BaseLayout):
     """The memory of a network on tiles of a known number of lanes, and references to it."""
 
     def __init__(self, plan: Plan, lanes: int):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numba import cuda
 
-from rop.devices import emission
+from rop.devices.emission import BaseLayout
 from rop.lowering.plan import Plan
 
 REGIONS = (
@@ -23,7 +23,7 @@ REGIONS = (
 )
 
 
-class Layout(emission.Layout):
+class Layout(BaseLayout):
     """The memory of a network on tiles of a known number of lanes."""
 
     def __init__(self, plan: Plan, lanes: int):
@@ -37,3 +37,19 @@ class Layout(emission.Layout):
 def table(values: Any) -> Any:
     """An index table on the device."""
     return cuda.to_device(np.ascontiguousarray(values, np.int32))
+
+
+def padded(owner: np.ndarray, members: np.ndarray, owners: int, fill: float = -1) -> np.ndarray:
+    """Members listed by owner (owners, most), in their order, filled up at the end.
+
+    >>> padded(np.array([0, 0, 2]), np.array([5, 6, 7]), 3)
+    array([[ 5,  6],
+           [-1, -1],
+           [ 7, -1]])
+    """
+    order = np.argsort(owner, kind="stable")
+    owner, members = owner[order], members[order]
+    counts = np.bincount(owner, minlength=owners)
+    result = np.full((owners, max(1, counts.max(initial=0))), fill, members.dtype)
+    result[owner, np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)] = members
+    return result

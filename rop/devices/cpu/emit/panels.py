@@ -7,6 +7,7 @@ import numpy as np
 from rop.devices.cpu.memory import Layout
 from rop.kernels.cpu.gemm import PANEL
 from rop.lowering.bilinear import Products
+from rop.lowering.geometry import Geometry
 
 
 def panels(rows: int) -> list[tuple[int, int]]:
@@ -25,6 +26,12 @@ def packed(index: np.ndarray) -> np.ndarray:
     return np.concatenate([index[first : first + m].T.ravel() for first, m in panels(len(index))])
 
 
+def reversed_tap(geometry: Geometry, tap: np.ndarray) -> np.ndarray:
+    """Taps numbered with columns from right to left: then output pixels ascend with the tap."""
+    a, b = np.divmod(tap, geometry.kernel[1])
+    return a * geometry.kernel[1] + geometry.kernel[1] - 1 - b
+
+
 def forward_panels(op: Products) -> list[np.ndarray]:
     """Positions in w of the panels for y = W x, group by group."""
     return [packed(one.reshape(len(one), -1)) for one in op.weight_index()]
@@ -32,7 +39,7 @@ def forward_panels(op: Products) -> list[np.ndarray]:
 
 def backward_panels(op: Products) -> list[np.ndarray]:
     """Positions in w of the panels for Wᵀ δ, group by group."""
-    back = op.weight_index()[:, :, op.geometry.reversed_tap(np.arange(op.geometry.taps))]
+    back = op.weight_index()[:, :, reversed_tap(op.geometry, np.arange(op.geometry.taps))]
     return [packed(one.transpose(2, 1, 0).reshape(op.group_inputs, -1)) for one in back]
 
 
@@ -62,7 +69,7 @@ def forward_segments(op: Products, layout: Layout) -> int:
 def backward_segments(op: Products, layout: Layout) -> int:
     """The rows of δ that each input pixel reads, as a table by input pixel."""
     pixel_in, pixel_out, tap = op.geometry.triples()
-    tap = op.geometry.reversed_tap(tap)
+    tap = reversed_tap(op.geometry, tap)
     order = np.lexsort((tap, pixel_in))
     rows, owner = _segments_of_pixels(op, layout, tap[order], pixel_out[order], pixel_in[order], op.rows)
     return layout.tables.bounded(rows, owner, op.image_pixels)

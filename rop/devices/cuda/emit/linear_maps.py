@@ -9,9 +9,8 @@ from numba import cuda
 
 from rop.devices.cuda.code import Code, Part
 from rop.devices.cuda.emit.base import Emitter, emits
-from rop.devices.cuda.memory import table
+from rop.devices.cuda.memory import padded, table
 from rop.kernels.cuda import linear_maps
-from rop.lowering.geometry import padded
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
 from rop.lowering.plan import Operation
 from rop.lowering.values import Buffer

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rop.devices.cuda.code import Code, Part
 from rop.devices.cuda.emit.base import Emitter, emits
-from rop.devices.cuda.memory import table
+from rop.devices.cuda.memory import padded, table
 from rop.kernels.cuda import select
-from rop.lowering.geometry import padded
 from rop.lowering.select import MaxPool, Rectify
 
 
