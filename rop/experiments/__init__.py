@@ -1,14 +1,17 @@
-"""The paper's experiments: data sets, nets and settings, and run folders."""
+"""The paper's experiments.
 
-from rop.experiments.settings import (
-    EXPERIMENTS,
-    SETTINGS,
-    Experiment,
-    digits_net,
-    experiment,
-    forest_net,
-    penalty,
-    usps_net,
-)
+    data/         the data sets, a file for each
+    dataset.py    what a data set is: its parts and how they are split
+    files.py      reading and checking the publishers' files, downloads
+    nets.py       the nets
+    settings.py   optimizers and penalties
+    runs.py       run folders: `rop train` and the commands that follow it
+
+Data sets are public as ``rop.datasets``.
+"""
+
+from rop.experiments.data import EXPERIMENTS, experiment
+from rop.experiments.nets import digits_net, forest_net, usps_net
+from rop.experiments.settings import SETTINGS, Experiment, penalty
 
 __all__ = ["EXPERIMENTS", "SETTINGS", "Experiment", "digits_net", "experiment", "forest_net", "penalty", "usps_net"]

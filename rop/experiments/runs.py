@@ -25,7 +25,8 @@ from rop import datasets, optim
 from rop.arguments import check_choice, check_int, check_path
 from rop.devices import DEVICES
 from rop.errors import ArgumentError, FileError, RopError
-from rop.experiments.settings import EXPERIMENTS, SETTINGS, experiment, penalty
+from rop.experiments.data import EXPERIMENTS, experiment
+from rop.experiments.settings import SETTINGS, penalty
 from rop.training import checkpoint as files
 from rop.training.run import Fit, Row, evaluate, train
 

@@ -19,9 +19,10 @@ import numpy as np
 import pytest
 import sklearn.datasets
 
-from rop import ArgumentError, ArgumentTypeError, RopError
+from rop import ArgumentError, ArgumentTypeError, RopError, datasets
 from rop.datasets import DataSet
-from rop.experiments import files as datasets
+from rop.experiments.data import forest, mnist, usps
+from rop.experiments.dataset import split
 
 needs_files = pytest.mark.skipif(not os.environ.get("ROP_DATA"), reason="$ROP_DATA names no folder with the real files")
 
@@ -58,12 +59,12 @@ def rng() -> np.random.Generator:
 @pytest.fixture(autouse=True)
 def small(monkeypatch) -> None:
     """The files of these tests are small; those of the real files lift this."""
-    monkeypatch.setattr(datasets, "FOREST_ROWS", 100)
-    monkeypatch.setattr(datasets, "USPS_TRAIN_ROWS", 23)
-    monkeypatch.setattr(datasets, "USPS_TEST_ROWS", 4)
-    monkeypatch.setattr(datasets, "USPS_TRAIN_DIGITS", (3, 3, 3, 2, 2, 2, 2, 2, 2, 2))
-    monkeypatch.setattr(datasets, "MNIST_TRAIN_ROWS", 13)
-    monkeypatch.setattr(datasets, "MNIST_TEST_ROWS", 5)
+    monkeypatch.setattr(forest, "ROWS", 100)
+    monkeypatch.setattr(usps, "TRAIN_ROWS", 23)
+    monkeypatch.setattr(usps, "TEST_ROWS", 4)
+    monkeypatch.setattr(usps, "TRAIN_DIGITS", (3, 3, 3, 2, 2, 2, 2, 2, 2, 2))
+    monkeypatch.setattr(mnist, "TRAIN_ROWS", 13)
+    monkeypatch.setattr(mnist, "TEST_ROWS", 5)
 
 
 def forest_table(rng: np.random.Generator, rows: int = 100) -> np.ndarray:
@@ -177,7 +178,7 @@ def test_digits():
 
 @pytest.mark.parametrize("labels", [None, np.arange(200) % 3])
 def test_parts_share_no_row(labels: np.ndarray | None):
-    parts = datasets._split(200, stratify=labels)
+    parts = split(200, stratify=labels)
     assert [len(rows) for rows in parts] == [128, 32, 40]
     np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(200))
 
@@ -197,7 +198,7 @@ def test_forest(tmp_path: Path, rng: np.random.Generator):
     write_forest(tmp_path, table)
     found = datasets.forest(tmp_path)
     assert_parts(found, (64, 16, 20), (54,), 7)
-    train, _, test = datasets._split(100)
+    train, _, test = split(100)
     np.testing.assert_array_equal(found.train[1], table[train, 54] - 1)
     mean, std = table[train, :54].mean(axis=0), table[train, :54].std(axis=0)
     assert std[53] == 0
@@ -209,7 +210,7 @@ def test_only_the_training_part_of_forest_sets_the_scale(tmp_path: Path, rng: np
     table = forest_table(rng)
     write_forest(tmp_path, table)
     before = datasets.forest(tmp_path)
-    _, validation, test = datasets._split(100)
+    _, validation, test = split(100)
     table[np.concatenate((validation, test)), :10] *= 100
     write_forest(tmp_path, table)
     after = datasets.forest(tmp_path)
@@ -381,8 +382,8 @@ def test_a_file_that_cannot_be_read(name: str, folder: Path, monkeypatch):
 )
 def test_a_file_that_unpacks_to_far_too_much(name: str, number: int, bound: str | None, folder: Path, monkeypatch):
     """It is refused at four times what belongs there: neither unpacked to its end nor made an array of."""
-    for size in ("FOREST_BYTES", "USPS_TRAIN_BYTES", "USPS_TEST_BYTES"):
-        monkeypatch.setattr(datasets, size, 10_000)
+    for module, size in ((forest, "BYTES"), (usps, "TRAIN_BYTES"), (usps, "TEST_BYTES")):
+        monkeypatch.setattr(module, size, 10_000)
     path = folder / FILES[name][number]
     content = b"0 " * 2**25 if name != "mnist" else b"\0\0\x08\x03" + b"\xff" * 2**26
     path.write_bytes(gzip.compress(content, 1))
@@ -413,14 +414,14 @@ def test_a_wrong_folder(name: str, folder: Path, monkeypatch):
 def downloads(monkeypatch, rng: np.random.Generator) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """What scikit-learn's fetchers give here instead of asking the network: floats, and OpenML's labels as text."""
     monkeypatch.delenv("ROP_DATA", raising=False)
-    forest = forest_table(rng)
-    usps = np.concatenate(usps_tables(rng))
+    cells = forest_table(rng)
+    scans = np.concatenate(usps_tables(rng))
     images, labels, test_images, test_labels = mnist_arrays(rng).values()
     texts = [str(label) for label in np.concatenate((labels, test_labels))]
     pixels = np.concatenate((images, test_images)).reshape(-1, 784).astype(np.float64)
     given = {
-        "covtype": (forest[:, :54].astype(np.float64), forest[:, 54].astype(np.int32)),
-        "usps": (usps[:, 1:], np.array([str(int(label) + 1) for label in usps[:, 0]], object)),
+        "covtype": (cells[:, :54].astype(np.float64), cells[:, 54].astype(np.int32)),
+        "usps": (scans[:, 1:], np.array([str(int(label) + 1) for label in scans[:, 0]], object)),
         "mnist_784": (pixels, np.array(texts, object)),
     }
 
@@ -504,9 +505,9 @@ def test_the_real_forest(real_sizes: None):
 def test_the_real_usps(real_sizes: None):
     found = datasets.usps()
     assert_parts(found, (6250, 1041, 2007), (1, 16, 16), 10)
-    assert counts(found.train, found.validation) == list(datasets.USPS_TRAIN_DIGITS)
+    assert counts(found.train, found.validation) == list(usps.TRAIN_DIGITS)
     assert counts(found.test) == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
-    pixels = found.train[0] * datasets.USPS_STD + datasets.USPS_MEAN
+    pixels = found.train[0] * usps.STD + usps.MEAN
     np.testing.assert_allclose([pixels.min(), pixels.max()], [0, 1], atol=1e-6)
 
 
