@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import rop
@@ -23,7 +23,7 @@ from .problems import (
     refuse_layer,
 )
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[], rop.Layer]] = {
     "relu": rop.ReLU,
     "leaky_relu": rop.LeakyReLU,
     "tanh": rop.Tanh,

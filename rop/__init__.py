@@ -7,6 +7,7 @@
 ((67,), dtype('float32'))
 """
 
+# ruff: noqa: F401, F403
 from __future__ import annotations
 
 TYPE_CHECKING = False  # as in typing, which is slow to import
@@ -17,35 +18,7 @@ if TYPE_CHECKING:
     from rop.eigen import spectral_radius
     from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
     from rop.graph import Graph, Input, Sequential
-    from rop.layers import (
-        GELU,
-        MSE,
-        NLL,
-        AdaptiveAvgPool2d,
-        Add,
-        AvgPool2d,
-        BatchNorm1d,
-        BatchNorm2d,
-        BCEWithLogits,
-        Concat,
-        Conv2d,
-        CrossEntropy,
-        Elementwise,
-        Flatten,
-        Identity,
-        Layer,
-        LeakyReLU,
-        Linear,
-        LogSoftmax,
-        Loss,
-        MaxPool2d,
-        ReLU,
-        Sigmoid,
-        SiLU,
-        Softmax,
-        Softplus,
-        Tanh,
-    )
+    from rop.layers import *
     from rop.objective import Jet, Objective, Point
     from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
     from rop.torch.export import to_torch as to_torch
@@ -54,101 +27,43 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = [
-    # a network
-    "Input",
-    "Graph",
-    "Sequential",
-    "Layer",
-    "Linear",
-    "Conv2d",
-    "MaxPool2d",
-    "AvgPool2d",
-    "AdaptiveAvgPool2d",
-    "Flatten",
-    "Identity",
-    "Add",
-    "Concat",
-    "ReLU",
-    "LeakyReLU",
-    "Tanh",
-    "Sigmoid",
-    "Softplus",
-    "SiLU",
-    "GELU",
-    "Elementwise",
-    "Softmax",
-    "LogSoftmax",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    # a loss
-    "Loss",
-    "CrossEntropy",
-    "NLL",
-    "MSE",
-    "BCEWithLogits",
-    # its derivatives
-    "Objective",
-    "Point",
-    "Jet",
-    # its curvature
-    "eigen",
-    "kfac",
-    "spectral_radius",
-    # its derivatives, checked
-    "check",
-    # training
-    "train",
-    "evaluate",
-    "Fit",
-    "SGD",
-    "Adam",
-    "SpectralRadius",
-    "inverse_epoch",
-    "power_law",
-    "cosine",
-    "convergent",
-    "TrainingStopped",
-    "TrainingInterrupted",
-    "datasets",
-    # what can go wrong
-    "RopError",
-    "ArgumentError",
-    "ArgumentTypeError",
-    "DeviceError",
-    "FileError",
-    "MissingPackageError",
-    "__version__",
-]
-
-# Everything is loaded when it is first asked for: Numba and SciPy are slow to import, NumPy is not quick, and the
-# command `rop` must be there to hear Ctrl-C before they are. What is not named here is looked for among the layers, so
-# that a new line in their registry of activations is public at once.
-_ON_FIRST_USE = {
-    **dict.fromkeys(("Input", "Graph", "Sequential"), "rop.graph"),
-    **dict.fromkeys(("Objective", "Point", "Jet"), "rop.objective"),
-    **dict.fromkeys(("SGD", "Adam", "SpectralRadius"), "rop.optim"),
-    **dict.fromkeys(("inverse_epoch", "power_law", "cosine", "convergent"), "rop.optim"),
-    **dict.fromkeys(("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"), "rop.training.run"),
-    **dict.fromkeys(("RopError", "ArgumentError", "ArgumentTypeError", "DeviceError", "FileError"), "rop.errors"),
-    **dict.fromkeys(("from_torch", "to_torch"), "rop.torch"),
-    "MissingPackageError": "rop.errors",
-    "spectral_radius": "rop.eigen",
+# The public names by the module that has them; layers and losses, which are public too, are named by their records
+# (rop/layers/record.py). Everything is loaded when it is first asked for: Numba and SciPy are slow to import, NumPy is
+# not quick, and the command `rop` must be there to hear Ctrl-C before they are.
+_NAMES = {
+    "rop.graph": ("Input", "Graph", "Sequential"),
+    "rop.layers": ("Layer", "Loss"),
+    "rop.objective": ("Objective", "Point", "Jet"),
+    "rop.eigen": ("spectral_radius",),
+    "rop.optim": ("SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent"),
+    "rop.training.run": ("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"),
+    "rop.errors": (
+        "RopError",
+        "ArgumentError",
+        "ArgumentTypeError",
+        "DeviceError",
+        "FileError",
+        "MissingPackageError",
+    ),
 }
-_MODULES = ("check", "curvature", "datasets", "eigen", "errors", "graph", "kfac", "layers", "sklearn", "torch")
-# Other libraries are not in __all__: `from rop import *` must not need them.
-_OPTIONAL = ("from_torch", "to_torch", "sklearn", "torch")
+# These need another library: `from rop import *` must not, so they are not in __all__.
+_OPTIONAL = {"rop.torch": ("from_torch", "to_torch")}
+_MODULES = ("check", "datasets", "eigen", "kfac")  # in __all__, too
+_MORE_MODULES = ("curvature", "errors", "experiments", "graph", "layers", "optim", "sklearn", "torch", "training")
+_HOMES = {name: home for table in (_NAMES, _OPTIONAL) for home, names in table.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name in _MODULES:
+    if name in _MODULES or name in _MORE_MODULES:
         return import_module(f"rop.{name}")
-    if name in _ON_FIRST_USE:
-        value = getattr(import_module(_ON_FIRST_USE[name]), name)
-    elif not name.startswith("_") and name in (layers := import_module("rop.layers")).__all__:
-        value = getattr(layers, name)
+    if name == "__all__":
+        return [*(one for names in _NAMES.values() for one in names), *_layers(), *_MODULES, "__version__"]
+    if name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    elif not name.startswith("_") and name in _layers():
+        value = getattr(import_module("rop.layers"), name)
     else:
         raise AttributeError(f"module 'rop' has no attribute {name!r}")
     globals()[name] = value
@@ -156,6 +71,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    from rop.layers import ACTIVATIONS
+    return sorted({*globals(), *_HOMES, *_MODULES, *_MORE_MODULES, *_layers()})
 
-    return sorted({*globals(), *__all__, *_OPTIONAL, *_MODULES, *ACTIVATIONS})
+
+def _layers() -> list[str]:
+    """The names of all layers and losses."""
+    from rop.layers import LAYERS, LOSSES
+
+    return [*LAYERS, *LOSSES]

@@ -26,10 +26,9 @@ from rop.check.derivatives import Derivative, check_derivatives, points_in
 from rop.check.report import CheckFailed, Result, worst
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.layers import LAYERS, LOSSES
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
-from rop.layers.kinds import kind_of
+from rop.layers.kinds import record_of
 from rop.layers.loss import Loss
 
 __all__ = ["CheckFailed", "Result", "layer", "loss", "network", "everything"]
@@ -66,7 +65,7 @@ def layer(
         raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write {layer.__name__}(...)")
     if not isinstance(layer, Layer):
         layer = Elementwise(layer)
-    kind_of(layer, LAYERS.values(), "check")
+    record_of(layer, "check")
     derivatives = _scalar(layer, x) if isinstance(layer, Elementwise) else []
     rows = []
     if engine:
@@ -95,7 +94,7 @@ def loss(
 
     if not isinstance(loss, Loss):
         raise ArgumentTypeError(f"check: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
-    kind_of(loss, LOSSES.values(), "check")
+    record_of(loss, "check")
     shape, drawn = fitting_targets(loss, None if shape is None else _shape(shape))
     targets = drawn if y is None else as_array("check: y", y)
     if targets.ndim == 0 or len(targets) != len(drawn):
@@ -154,13 +153,14 @@ def everything(
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Checks the named layers and losses of the package, or all of them."""
-    from rop.check.subjects import SUBJECTS
+    from rop.check import subjects
 
-    chosen = [check_choice("check", "name", name, tuple(SUBJECTS)) for name in (SUBJECTS if names is None else names)]
+    known = subjects.names()
+    chosen = [check_choice("check", "name", name, known) for name in (known if names is None else names)]
     rows = []
     for done, name in enumerate(chosen):
         progress(f"{done}/{len(chosen)}  {name}")
-        stands = [make() for make in SUBJECTS[name]]
+        stands = subjects.stands(name)
         rows += worst(row for dtype in dtypes for stand in stands for row in _rows(stand, name, [dtype], orders))
     title = f"{len(chosen)} layers and losses" if len(chosen) != 1 else chosen[0]
     return Result(title, tuple(rows), (), torch_version())

@@ -102,7 +102,7 @@ class Examination:
         """torch's, in float64, for exactly the same numbers."""
         import torch
 
-        from rop.reference import reference
+        from rop.check.reference import reference
 
         stand, threads = self._stand, torch.get_num_threads()
         torch.set_num_threads(1)  # on networks as small as these, more of them wait for each other

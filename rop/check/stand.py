@@ -33,13 +33,12 @@ import numpy as np
 from rop.check.derivatives import jumps
 from rop.errors import ArgumentError
 from rop.graph import Graph, Input
-from rop.layers import NLL, Conv2d, Flatten, Linear, MaxPool2d
+from rop.layers import NLL, Conv2d, Flatten, Linear
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
+from rop.layers.kinds import record_of
 from rop.layers.loss import Loss
-from rop.layers.relu import Rectifier
 
-WITH_KINKS = Rectifier, MaxPool2d
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
 APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
 SAMPLES, FEW_SAMPLES = 17, 5  # a whole tile of the engine's lanes and a piece of the next; on images, where W is large
@@ -194,7 +193,7 @@ class LayerStand(_WithInputs):
     """A layer between inputs W and a reader C; shapes are those of its inputs, without the batch."""
 
     def __init__(self, layer: Layer, shapes: tuple[Shape, ...], *, training: bool = True, seed: int = 0):
-        apart = isinstance(layer, WITH_KINKS)
+        apart = selects(layer)
         if apart:
             self.first_step = APART / 2
         elif has_kinks(layer):
@@ -244,7 +243,12 @@ def has_kinks(layer: Layer) -> bool:
     """Whether differences must not step over a point where the layer has no derivative."""
     if type(layer) is Elementwise:
         return jumps(layer.function, layer.parameters)
-    return isinstance(layer, WITH_KINKS)
+    return selects(layer)
+
+
+def selects(layer: Layer) -> bool:
+    """Whether the layer picks a map at order 0 (family select): it has kinks where it would pick another one."""
+    return record_of(layer, "check").family == "select"
 
 
 def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:

@@ -1,20 +1,88 @@
 """What `rop check` looks at: every layer and every loss of the package, each in a few settings that take different ways
 through the engine. A row of the table shows the worst of them.
+
+There is one function per layer and per loss, which takes its class and makes the stands; the class's record
+(rop/layers/record.py) names it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from rop import layers
 from rop.check.stand import SAMPLES, LayerStand, LossStand, Stand
-from rop.layers.base import Shape
+from rop.layers.base import Layer, Shape
+from rop.layers.loss import Loss
+from rop.layers.record import LAYERS, LOSSES, RECORDS
 
-Maker = Callable[[], Stand]
+VECTOR, IMAGE = (6,), (2, 4, 5)
+Kind = Any  # the class of a layer or loss
+
+
+def names() -> tuple[str, ...]:
+    """Everything that can be looked at."""
+    return (*LAYERS, *LOSSES)
+
+
+def stands(name: str) -> list[Stand]:
+    """The settings of a layer or loss of the package.
+
+    >>> [stand.net.layers[-4].describe() for stand in stands("Linear")]
+    ['Linear 6→4', 'Linear 70→40']
+    """
+    kind = {**LAYERS, **LOSSES}[name]
+    return RECORDS[kind].find("checks")(kind)
+
+
+def _layer(layer: Layer, *shapes: Shape, training: bool = True) -> Stand:
+    return LayerStand(layer, shapes, training=training)
+
+
+def _loss(loss: Loss, shape: Shape, y: np.ndarray) -> Stand:
+    return LossStand(loss, shape, y)
+
+
+# --------------------------------------------------------------------------------------------------------------- layers
+def on_vectors_and_images(kind: Kind) -> list[Stand]:
+    """A layer that takes vectors and images alike: its first example on both, the others on vectors."""
+    first, *others = RECORDS[kind].examples
+    return [
+        *(_layer(kind(*first), shape) for shape in (VECTOR, IMAGE)),
+        *(_layer(kind(*arguments), VECTOR) for arguments in others),
+    ]
+
+
+def linear(kind: Kind) -> list[Stand]:
+    return [_layer(kind(6, 4), VECTOR), _layer(kind(70, 40, bias=False), (70,))]
+
+
+def conv2d(kind: Kind) -> list[Stand]:
+    return [
+        _layer(kind(2, 3, 3, padding=1), IMAGE),
+        _layer(kind(2, 4, (3, 2), stride=2, dilation=(1, 2), bias=False), (2, 5, 6)),
+        _layer(kind(4, 4, 3, groups=2, padding="same"), (4, 3, 4)),
+    ]
+
+
+def maxpool2d(kind: Kind) -> list[Stand]:
+    return [_layer(kind(2), (2, 4, 6)), _layer(kind(3, stride=2, padding=1), (2, 5, 5))]
+
+
+def avgpool2d(kind: Kind) -> list[Stand]:
+    return [
+        _layer(kind(2), (2, 4, 6)),
+        _layer(kind(3, stride=2, padding=1, count_include_pad=False), (2, 5, 5)),
+    ]
+
+
+def adaptiveavgpool2d(kind: Kind) -> list[Stand]:
+    return [_layer(kind(1), IMAGE)]
+
+
+def flatten(kind: Kind) -> list[Stand]:
+    return [_layer(kind(), IMAGE)]
 
 
 def sine(x: float, frequency: float) -> tuple[float, float, float, float]:
@@ -23,15 +91,31 @@ def sine(x: float, frequency: float) -> tuple[float, float, float, float]:
     return x + s / frequency, 1 + c, -frequency * s, -frequency * frequency * c
 
 
-def _layer(layer: Any, *shapes: Shape, training: bool = True) -> Maker:
-    return lambda: LayerStand(layer, shapes, training=training)
+def elementwise(kind: Kind) -> list[Stand]:
+    return [_layer(kind(sine, 1.5), VECTOR), _layer(kind(sine, 1.5), IMAGE)]
 
 
-def _loss(loss: Any, shape: Shape, y: Any) -> Maker:
-    return lambda: LossStand(loss, shape, y)
+def batchnorm1d(kind: Kind) -> list[Stand]:
+    return [
+        _layer(kind(6), VECTOR),
+        _layer(kind(6, affine=False), VECTOR),
+        _layer(kind(6), VECTOR, training=False),
+    ]
 
 
-VECTOR, IMAGE = (6,), (2, 4, 5)
+def batchnorm2d(kind: Kind) -> list[Stand]:
+    return [_layer(kind(2), IMAGE), _layer(kind(2), IMAGE, training=False)]
+
+
+def add(kind: Kind) -> list[Stand]:
+    return [_layer(kind(), VECTOR, VECTOR), _layer(kind(), IMAGE, IMAGE, IMAGE)]
+
+
+def concat(kind: Kind) -> list[Stand]:
+    return [_layer(kind(), (3,), (4,)), _layer(kind(), IMAGE, (3, 4, 5))]
+
+
+# --------------------------------------------------------------------------------------------------------------- losses
 _rng = np.random.default_rng(3)
 _classes = _rng.integers(0, 5, SAMPLES)
 _pixel_classes = _rng.integers(0, 3, (SAMPLES, 2, 2))
@@ -42,63 +126,30 @@ _probabilities = _rng.dirichlet(np.ones(5), SAMPLES)
 _normal, _normal_images = _rng.standard_normal((SAMPLES, 4)), _rng.standard_normal((SAMPLES, 2, 2, 2))
 
 
-def _plain(kind: Any, *arguments: Any) -> list[Maker]:
-    """A layer that takes vectors and images alike."""
-    return [_layer(kind(*arguments), VECTOR), _layer(kind(*arguments), IMAGE)]
+def crossentropy(kind: Kind) -> list[Stand]:
+    return [
+        _loss(kind(), (5,), _classes),
+        _loss(kind(weight=_weights), (5,), _some_ignored),
+        _loss(kind(label_smoothing=0.1, reduction="sum"), (5,), _classes),
+        _loss(kind(), (5,), _probabilities),
+        _loss(kind(), (3, 2, 2), _pixel_classes),
+    ]
 
 
-LAYERS: dict[str, list[Maker]] = {
-    "Linear": [_layer(layers.Linear(6, 4), VECTOR), _layer(layers.Linear(70, 40, bias=False), (70,))],
-    "Conv2d": [
-        _layer(layers.Conv2d(2, 3, 3, padding=1), IMAGE),
-        _layer(layers.Conv2d(2, 4, (3, 2), stride=2, dilation=(1, 2), bias=False), (2, 5, 6)),
-        _layer(layers.Conv2d(4, 4, 3, groups=2, padding="same"), (4, 3, 4)),
-    ],
-    "MaxPool2d": [_layer(layers.MaxPool2d(2), (2, 4, 6)), _layer(layers.MaxPool2d(3, stride=2, padding=1), (2, 5, 5))],
-    "AvgPool2d": [
-        _layer(layers.AvgPool2d(2), (2, 4, 6)),
-        _layer(layers.AvgPool2d(3, stride=2, padding=1, count_include_pad=False), (2, 5, 5)),
-    ],
-    "AdaptiveAvgPool2d": [_layer(layers.AdaptiveAvgPool2d(1), IMAGE)],
-    "Flatten": [_layer(layers.Flatten(), IMAGE)],
-    "Identity": _plain(layers.Identity),
-    "ReLU": _plain(layers.ReLU),
-    "LeakyReLU": _plain(layers.LeakyReLU, 0.2),
-    "Tanh": _plain(layers.Tanh),
-    "Sigmoid": _plain(layers.Sigmoid),
-    "Softplus": [*_plain(layers.Softplus), _layer(layers.Softplus(2.5), VECTOR)],
-    "SiLU": _plain(layers.SiLU),
-    "GELU": [*_plain(layers.GELU), _layer(layers.GELU("tanh"), VECTOR)],
-    "Elementwise": _plain(layers.Elementwise, sine, 1.5),
-    "Softmax": _plain(layers.Softmax, 1),
-    "LogSoftmax": _plain(layers.LogSoftmax, 1),
-    "BatchNorm1d": [
-        _layer(layers.BatchNorm1d(6), VECTOR),
-        _layer(layers.BatchNorm1d(6, affine=False), VECTOR),
-        _layer(layers.BatchNorm1d(6), VECTOR, training=False),
-    ],
-    "BatchNorm2d": [_layer(layers.BatchNorm2d(2), IMAGE), _layer(layers.BatchNorm2d(2), IMAGE, training=False)],
-    "Add": [_layer(layers.Add(), VECTOR, VECTOR), _layer(layers.Add(), IMAGE, IMAGE, IMAGE)],
-    "Concat": [_layer(layers.Concat(), (3,), (4,)), _layer(layers.Concat(), IMAGE, (3, 4, 5))],
-}
+def nll(kind: Kind) -> list[Stand]:
+    return [
+        _loss(kind(weight=_weights), (5,), _some_ignored),
+        _loss(kind(reduction="sum"), (3, 2, 2), _pixel_classes),
+    ]
 
-LOSSES: dict[str, list[Maker]] = {
-    "CrossEntropy": [
-        _loss(layers.CrossEntropy(), (5,), _classes),
-        _loss(layers.CrossEntropy(weight=_weights), (5,), _some_ignored),
-        _loss(layers.CrossEntropy(label_smoothing=0.1, reduction="sum"), (5,), _classes),
-        _loss(layers.CrossEntropy(), (5,), _probabilities),
-        _loss(layers.CrossEntropy(), (3, 2, 2), _pixel_classes),
-    ],
-    "NLL": [
-        _loss(layers.NLL(weight=_weights), (5,), _some_ignored),
-        _loss(layers.NLL(reduction="sum"), (3, 2, 2), _pixel_classes),
-    ],
-    "MSE": [_loss(layers.MSE(), (4,), _normal), _loss(layers.MSE(reduction="sum"), (2, 2, 2), _normal_images)],
-    "BCEWithLogits": [
-        _loss(layers.BCEWithLogits(), (4,), _fractions),
-        _loss(layers.BCEWithLogits(reduction="sum"), (4,), np.round(_fractions)),
-    ],
-}
 
-SUBJECTS = {**LAYERS, **LOSSES}
+def mse(kind: Kind) -> list[Stand]:
+    """Numbers of any size, one for each output."""
+    return [_loss(kind(), (4,), _normal), _loss(kind(reduction="sum"), (2, 2, 2), _normal_images)]
+
+
+def bcewithlogits(kind: Kind) -> list[Stand]:
+    return [
+        _loss(kind(), (4,), _fractions),
+        _loss(kind(reduction="sum"), (4,), np.round(_fractions)),
+    ]

@@ -41,9 +41,9 @@ from rop.arguments import as_array, check_choice, check_float, check_int
 from rop.curvature.common import generator
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy, Loss
+from rop.layers import Loss
 from rop.layers.base import Layer
-from rop.layers.kinds import kind_of
+from rop.layers.kinds import record_of
 from rop.lowering.bilinear import Products
 from rop.objective import Objective, Point
 
@@ -97,7 +97,7 @@ class Reading:
         )
         if even:
             return Reading(f.with_data(x, y).at(self._p.w))
-        plain = kind_of(loss, LOSSES.values(), "kfac")(reduction=loss.reduction)
+        plain = record_of(loss, "kfac").kind(reduction=loss.reduction)
         settings: dict[str, Any] = {"training": f.training, "state": f._state, "check_finite": f.check_finite}
         settings |= {"dtype": f.dtype, "device": f.device, "memory_limit": f.memory_limit}
         return Reading(Objective(f.net, plain, x, y, **settings).at(self._p.w))
@@ -318,18 +318,13 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Any = 0, 
 
 def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Targets from the distribution whose negative log-likelihood the loss is."""
-    if isinstance(loss, (CrossEntropy, NLL)):
-        upto = np.cumsum(np.exp(z - z.max(axis=1, keepdims=True)), axis=1)
-        level = rng.random((len(z), 1, *z.shape[2:])) * upto[:, -1:]
-        return (upto[:, :-1] <= level).sum(axis=1)
-    if isinstance(loss, BCEWithLogits):
-        return (rng.random(z.shape) < 0.5 * (1 + np.tanh(z / 2))).astype(np.float64)
-    if isinstance(loss, MSE):
-        return z + math.sqrt(0.5) * rng.standard_normal(z.shape)
-    raise ArgumentError(
-        f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
-        f"{type(loss).__name__}; use fisher='empirical'"
-    )
+    likelihood = record_of(loss, "kfac").likelihood
+    if likelihood is None:
+        raise ArgumentError(
+            f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
+            f"{type(loss).__name__}; use fisher='empirical'"
+        )
+    return likelihood(z, rng)
 
 
 class Sums:

@@ -31,10 +31,9 @@ _again: set[str] = set()  # and those for which they were looked for a second ti
 def all_kernels() -> list[Kernel]:
     """Every kernel there is, activations included, the slow ones to compile first."""
     from rop.kernels.cpu import batchnorm, bilinear, elementwise, linear_maps, loss, memory, select, softmax  # noqa: F401
-    from rop.layers import ACTIVATIONS
-    from rop.layers.elementwise import GELU
+    from rop.layers.record import ACTIVATIONS, RECORDS
 
-    layers = [activation() for activation in ACTIVATIONS.values()] + [GELU("tanh")]
+    layers = [layer for kind in ACTIVATIONS.values() for layer in RECORDS[kind].made()]
     activations = [elementwise.activation(layer.function, len(layer.parameters)) for layer in layers]
     kernels = {**KERNELS, **{kernel.name: kernel for kernel in activations}}
     slow = ("loss.cross", "bilinear.products", "softmax.softmax", "bilinear.w", "batchnorm")

@@ -10,75 +10,43 @@ behind, h = ∂E/∂x goes on to the front. Both get jets, and the jet of the gr
 product rule, so the jet of a product is (a b)⁰ = a⁰b⁰, (a b)¹ = a¹b⁰ + a⁰b¹, (a b)² = a²b⁰ + 2a¹b¹ + a⁰b².
 """
 
+# ruff: noqa: F401, F403, F405
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any
+
 from rop.layers.base import Layer
-from rop.layers.batchnorm import BatchNorm1d, BatchNorm2d
-from rop.layers.conv import Conv2d
-from rop.layers.elementwise import ACTIVATIONS, GELU, Elementwise, Sigmoid, SiLU, Softplus, Tanh
-from rop.layers.linear import Linear
-from rop.layers.loss import MSE, NLL, BCEWithLogits, CrossEntropy, Loss
-from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from rop.layers.relu import LeakyReLU, ReLU
-from rop.layers.shape import Add, Concat, Flatten, Identity
-from rop.layers.softmax import LogSoftmax, Softmax
+from rop.layers.record import ACTIVATIONS, LAYERS, LOSSES
 
-__all__ = [
-    "ACTIVATIONS",
-    "LAYERS",
-    "LOSSES",
-    "Add",
-    "AdaptiveAvgPool2d",
-    "AvgPool2d",
-    "BCEWithLogits",
-    "BatchNorm1d",
-    "BatchNorm2d",
-    "Concat",
-    "Conv2d",
-    "CrossEntropy",
-    "Elementwise",
-    "Flatten",
-    "GELU",
-    "Identity",
-    "Layer",
-    "LeakyReLU",
-    "Linear",
-    "LogSoftmax",
-    "Loss",
-    "MSE",
-    "MaxPool2d",
-    "NLL",
-    "ReLU",
-    "SiLU",
-    "Sigmoid",
-    "Softmax",
-    "Softplus",
-    "Tanh",
-]
+if TYPE_CHECKING:  # for whom __getattr__ says too little
+    from rop.layers.batchnorm import *
+    from rop.layers.conv import *
+    from rop.layers.elementwise import *
+    from rop.layers.linear import *
+    from rop.layers.loss import *
+    from rop.layers.pool import *
+    from rop.layers.relu import *
+    from rop.layers.shape import *
+    from rop.layers.softmax import *
 
-# An activation that has its line in the registry is public; the names above are there for type checkers.
-globals().update(ACTIVATIONS)
-__all__ += [name for name in ACTIVATIONS if name not in __all__]
+# The files of this folder are the layers: each class with a record (record.py) enters the tables as its file is loaded.
+for _file in sorted(found.name for found in iter_modules(__path__)):
+    import_module(f"{__name__}.{_file}")
 
-# Every public layer and loss by name; the tests compare these with their cases.
-LAYERS: dict[str, type[Layer]] = {
-    layer.__name__: layer
-    for layer in (
-        Linear,
-        Conv2d,
-        MaxPool2d,
-        AvgPool2d,
-        AdaptiveAvgPool2d,
-        Flatten,
-        Identity,
-        ReLU,
-        LeakyReLU,
-        *ACTIVATIONS.values(),
-        Elementwise,
-        Softmax,
-        LogSoftmax,
-        BatchNorm1d,
-        BatchNorm2d,
-        Add,
-        Concat,
-    )
-}
-LOSSES: dict[str, type[Loss]] = {loss.__name__: loss for loss in (CrossEntropy, NLL, MSE, BCEWithLogits)}
+from rop.layers.loss import Loss  # noqa: E402
+
+
+def __getattr__(name: str) -> Any:
+    """Layers and losses by name, as their records have it."""
+    if name == "__all__":
+        return ["ACTIVATIONS", "LAYERS", "LOSSES", "Layer", "Loss", *LAYERS, *LOSSES]
+    found = LAYERS.get(name) or LOSSES.get(name)
+    if found is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LAYERS, *LOSSES})

@@ -45,6 +45,7 @@ from __future__ import annotations
 import numpy as np
 
 from rop.arguments import check_bool, check_float, check_fraction, check_int
+from rop.layers import record
 from rop.layers.base import Layer, Shape, check_features, check_image
 
 # ---- the jet of r = (s + ε)^(−1/2), in Taylor coefficients (see elementwise.py) --------------------------------------
@@ -91,6 +92,7 @@ class BatchNorm(Layer):
         return f"{type(self).__name__} {self.num_features}"
 
 
+@record.layer("custom", reference="rop.check.reference:batchnorm", only_torch={"track_running_stats": True})
 class BatchNorm1d(BatchNorm):
     """Each feature of (batch, features) is normalised over the batch.
 
@@ -104,6 +106,7 @@ class BatchNorm1d(BatchNorm):
         return shape
 
 
+@record.layer("custom", reference="rop.check.reference:batchnorm", only_torch={"track_running_stats": True})
 class BatchNorm2d(BatchNorm):
     """Each channel of (batch, channels, height, width) is normalised over the batch and the pixels."""
 

@@ -25,10 +25,12 @@ import numpy as np
 
 from rop.arguments import Pair, check_bool, check_int, check_pair
 from rop.errors import ArgumentError
+from rop.layers import record
 from rop.layers.base import Layer, Shape, check_image, window_count
 from rop.layers.linear import affine_shapes, uniform_parameters
 
 
+@record.layer("bilinear", only_torch={"padding_mode": "zeros"})
 class Conv2d(Layer):
     """Convolution of images (batch, channels, height, width) with zero padding.
 

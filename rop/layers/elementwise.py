@@ -5,7 +5,8 @@
 
 σ and its derivatives are taken at x⁰; g = ∂E/∂y, h = ∂E/∂x. One scalar function per layer returns (σ, σ′, σ″, σ‴);
 the loops over lanes are generated from it once, in kernels/. A user's own activation is Elementwise(function); to add
-one to the package, write its scalar function and its line in the registry below.
+one to the package, write its scalar function and its class with its record here, and its case in
+tests/helpers/cases/elementwise.py.
 
 The scalar functions are compiled. Those below must be finite for large |x|: exponentials take arguments ≤ 0 only.
 """
@@ -21,6 +22,7 @@ from typing import Any
 
 from rop.arguments import check_choice, check_float
 from rop.errors import ArgumentError, ArgumentTypeError
+from rop.layers import record
 from rop.layers.base import Layer, Shape
 
 Derivatives = tuple[float, float, float, float]  # σ, σ′, σ″, σ‴
@@ -136,6 +138,7 @@ def gelu_tanh(x: float) -> Derivatives:
 MOST_PARAMETERS = 2  # the kernels carry this many beside x
 
 
+@record.layer("elementwise", reference="rop.check.reference:given")
 class Elementwise(Layer):
     """y = f(x) for every number x of the input, in any shape: an activation of your own.
 
@@ -210,7 +213,18 @@ def _check_function(function: Any, parameters: tuple[float, ...]) -> Scalar:
     return function
 
 
-class Softplus(Elementwise):
+# ---- the activations of the package ----------------------------------------------------------------------------------
+
+
+class Builtin(Elementwise):
+    """An activation of the package: its scalar function belongs to the class, and it takes no arguments by default."""
+
+    def __init__(self) -> None:
+        """Nothing is left to choose."""
+
+
+@record.activation("torch.nn.functional:softplus", examples=((), (2.5,)))
+class Softplus(Builtin):
     """log(1 + e^(βx)) / β, and x where βx > threshold."""
 
     function = staticmethod(softplus)
@@ -223,7 +237,8 @@ class Softplus(Elementwise):
         self._set(beta=beta, threshold=threshold, parameters=(beta, threshold))
 
 
-class GELU(Elementwise):
+@record.activation("torch.nn.functional:gelu", reference="rop.check.reference:gelu", examples=((), ("tanh",)))
+class GELU(Builtin):
     """x Φ(x), or its approximation by a tanh."""
 
     approximate: str
@@ -233,21 +248,22 @@ class GELU(Elementwise):
         self._set(approximate=approximate, function=gelu_tanh if approximate == "tanh" else gelu)
 
 
-ACTIVATIONS: dict[str, Any] = {  # layer classes that take no arguments, or have defaults for all
-    "Softplus": Softplus,
-    "GELU": GELU,
-}
+@record.activation("torch:tanh")
+class Tanh(Builtin):
+    """tanh x."""
+
+    function = staticmethod(tanh)
 
 
-def _activation(name: str, function: Scalar) -> Any:
-    """Make and register a layer class without arguments for one scalar function."""
-    body = {"function": staticmethod(function), "__init__": object.__init__, "__doc__": function.__doc__}
-    body["__module__"] = __name__
-    ACTIVATIONS[name] = type(name, (Elementwise,), body)
-    return ACTIVATIONS[name]
+@record.activation("torch:sigmoid")
+class Sigmoid(Builtin):
+    """1/(1 + e⁻ˣ)."""
+
+    function = staticmethod(sigmoid)
 
 
-# The registry: one line per activation.
-Tanh = _activation("Tanh", tanh)
-Sigmoid = _activation("Sigmoid", sigmoid)
-SiLU = _activation("SiLU", silu)
+@record.activation("torch.nn.functional:silu")
+class SiLU(Builtin):
+    """x times the sigmoid of x."""
+
+    function = staticmethod(silu)

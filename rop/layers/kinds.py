@@ -16,6 +16,7 @@ from rop.errors import ArgumentTypeError
 from rop.layers.base import Immutable, Layer
 from rop.layers.elementwise import Elementwise
 from rop.layers.loss import Loss
+from rop.layers.record import LAYERS, LOSSES, RECORDS, Record
 
 PACKAGE = __name__.partition(".")[0]
 HARMLESS = {"describe", "initial_parameters"}  # how it is shown, and where it starts
@@ -67,8 +68,20 @@ def _changed(family: tuple[type, ...]) -> list[str]:
     return sorted({name for one in foreign for name in vars(one) if name in fixed})
 
 
+def record_of(thing: Immutable, where: str) -> Record:
+    """The record of the class as which a layer or loss is computed; ``where`` names it in the error if there is none.
+
+    >>> from rop.layers import MSE
+    >>> record_of(MSE(), "loss").family
+    'loss'
+    """
+    table = LOSSES if isinstance(thing, Loss) else LAYERS
+    return RECORDS[kind_of(thing, table.values(), where)]
+
+
 def _is_ours(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] == PACKAGE
+    """Whether a class is the package's, or has a record like those of the package."""
+    return kind in RECORDS or kind.__module__.partition(".")[0] == PACKAGE
 
 
 def _remedy(thing: Immutable) -> str:

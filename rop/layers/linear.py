@@ -17,9 +17,11 @@ import math
 import numpy as np
 
 from rop.arguments import check_bool, check_int
+from rop.layers import record
 from rop.layers.base import Layer, Shape, check_features
 
 
+@record.layer("bilinear")
 class Linear(Layer):
     """y = W x + b with weight W (out_features, in_features).
 

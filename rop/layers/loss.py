@@ -42,6 +42,7 @@ import numpy as np
 
 from rop.arguments import as_array, check_choice, check_fraction, check_int
 from rop.errors import ArgumentError, ArgumentTypeError
+from rop.layers import record
 from rop.layers.base import Immutable, Shape
 
 
@@ -102,10 +103,34 @@ class Loss(Immutable):
         self._refuse("how it is computed")
 
     def _refuse(self, what: str) -> NoReturn:
+        *others, last = record.LOSSES
         raise ArgumentTypeError(
             f"{type(self).__name__}: a class derived from rop.Loss does not say {what}, and rop has formulas for its "
-            "own losses only; use rop.CrossEntropy, NLL, MSE or BCEWithLogits behind layers of your own"
+            f"own losses only; use rop.{', '.join(others)} or {last} behind layers of your own"
         )
+
+
+# ---- the distributions whose negative log-likelihood a loss is: (outputs z, rng) ↦ targets ---------------------------
+
+
+def class_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Classes (batch, ...) with the probabilities softmax(z)."""
+    upto = np.cumsum(np.exp(z - z.max(axis=1, keepdims=True)), axis=1)
+    level = rng.random((len(z), 1, *z.shape[2:])) * upto[:, -1:]
+    return (upto[:, :-1] <= level).sum(axis=1)
+
+
+def binary_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """1 with the probability sigmoid(z), else 0."""
+    return (rng.random(z.shape) < 0.5 * (1 + np.tanh(z / 2))).astype(np.float64)
+
+
+def normal_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Normal around z with variance ½, whose negative log-likelihood is the squared error."""
+    return z + math.sqrt(0.5) * rng.standard_normal(z.shape)
+
+
+# ---- losses ----------------------------------------------------------------------------------------------------------
 
 
 class _ClassLoss(Loss):
@@ -152,6 +177,7 @@ class _ClassLoss(Loss):
         return weight
 
 
+@record.loss("cross_entropy", "CrossEntropyLoss", likelihood=class_targets)
 class CrossEntropy(_ClassLoss):
     """−log softmax(z) of the true class; softmax is part of the loss, as in torch's CrossEntropyLoss.
 
@@ -203,6 +229,7 @@ class CrossEntropy(_ClassLoss):
         return _chosen(logs, targets) if targets.labels is not None else -float((targets.dense * logs).sum())
 
 
+@record.loss("nll_loss", "NLLLoss", likelihood=class_targets)
 class NLL(_ClassLoss):
     """−z_y for log-probabilities z, as torch's NLLLoss; put a LogSoftmax layer before it.
 
@@ -231,6 +258,7 @@ class _DenseLoss(Loss):
         return Targets(None, dense, ones, np.full(shape[0], float(math.prod(shape[1:]))))
 
 
+@record.loss("mse_loss", "MSELoss", likelihood=normal_targets)
 class MSE(_DenseLoss):
     """(z − t)², as torch's MSELoss; the mean is over samples and features.
 
@@ -242,6 +270,7 @@ class MSE(_DenseLoss):
         return float(((z - targets.dense) ** 2).sum())
 
 
+@record.loss("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", likelihood=binary_targets)
 class BCEWithLogits(_DenseLoss):
     """−t log s − (1 − t) log(1 − s) with s = sigmoid(z), as torch's BCEWithLogitsLoss; targets in [0, 1]."""
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from rop.arguments import Pair, check_bool, check_pair
 from rop.errors import ArgumentError
+from rop.layers import record
 from rop.layers.base import Layer, Shape, check_image, window_count
 
 
@@ -70,6 +71,7 @@ class Pool2d(Layer):
         return f"{type(self).__name__} {self.kernel_size[0]}×{self.kernel_size[1]}"
 
 
+@record.layer("select", only_torch={"dilation": 1, "return_indices": False})
 class MaxPool2d(Pool2d):
     """The largest value of each window; stride defaults to the window's size.
 
@@ -78,6 +80,7 @@ class MaxPool2d(Pool2d):
     """
 
 
+@record.layer("linear", only_torch={"divisor_override": None})
 class AvgPool2d(Pool2d):
     """The mean of each window; stride defaults to the window's size.
 
@@ -100,6 +103,7 @@ class AvgPool2d(Pool2d):
         self._set(count_include_pad=check_bool("AvgPool2d", "count_include_pad", count_include_pad))
 
 
+@record.layer("linear")
 class AdaptiveAvgPool2d(Layer):
     """The means of as many windows as the output has pixels, however large the image is.
 

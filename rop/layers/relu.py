@@ -10,6 +10,7 @@ elementwise rules keep only the terms in σ′ = φ:
 from __future__ import annotations
 
 from rop.arguments import check_float
+from rop.layers import record
 from rop.layers.base import Layer, Shape
 
 
@@ -27,12 +28,19 @@ class Rectifier(Layer):
         return shapes[0]
 
 
+@record.layer("select", function="torch.nn.functional:relu", checks="rop.check.subjects:on_vectors_and_images")
 class ReLU(Rectifier):
     """max(x, 0), with slope 0 at 0."""
 
     negative_slope = 0.0
 
 
+@record.layer(
+    "select",
+    function="torch.nn.functional:leaky_relu",
+    checks="rop.check.subjects:on_vectors_and_images",
+    examples=((0.2,),),
+)
 class LeakyReLU(Rectifier):
     """x where x > 0, negative_slope·x elsewhere."""
 

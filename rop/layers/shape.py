@@ -13,9 +13,11 @@ import math
 
 from rop.arguments import check_choice
 from rop.errors import ArgumentError
+from rop.layers import record
 from rop.layers.base import Layer, Shape, batched
 
 
+@record.layer("linear")
 class Flatten(Layer):
     """All axes but the batch become one.
 
@@ -36,6 +38,7 @@ class Flatten(Layer):
         return (math.prod(shapes[0]),)
 
 
+@record.layer("linear", checks="rop.check.subjects:on_vectors_and_images")
 class Identity(Layer):
     """y = x."""
 
@@ -43,6 +46,7 @@ class Identity(Layer):
         return shapes[0]
 
 
+@record.layer("linear")
 class Add(Layer):
     """Sum of two or more inputs of one shape (a residual connection)."""
 
@@ -57,6 +61,7 @@ class Add(Layer):
         return shapes[0]
 
 
+@record.layer("linear")
 class Concat(Layer):
     """Two or more inputs joined along axis 1: channels of images, features of vectors.
 

@@ -20,6 +20,7 @@ LogSoftmax, y = l. Backward h = g − G p with G = Σ g over the classes, one nu
 from __future__ import annotations
 
 from rop.arguments import check_choice
+from rop.layers import record
 from rop.layers.base import Layer, Shape, refuse_shape
 
 # ---- the jet, in Taylor coefficients (see elementwise.py) -----------------------------------------------------------
@@ -56,6 +57,7 @@ class _OverClasses(Layer):
         return shape
 
 
+@record.layer("custom", checks="rop.check.subjects:on_vectors_and_images", examples=((1,),))
 class Softmax(_OverClasses):
     """p_c = e^{z_c} / Σ e^z over axis 1; dim may be left out.
 
@@ -64,5 +66,6 @@ class Softmax(_OverClasses):
     """
 
 
+@record.layer("custom", checks="rop.check.subjects:on_vectors_and_images", examples=((1,),))
 class LogSoftmax(_OverClasses):
     """l_c = z_c − log Σ e^z over axis 1; dim may be left out."""

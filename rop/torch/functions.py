@@ -16,25 +16,19 @@ import torch.nn.functional as F
 
 from rop.graph import Node
 from rop.layers import (
-    GELU,
     AdaptiveAvgPool2d,
     Add,
     AvgPool2d,
     Concat,
     Conv2d,
     Flatten,
-    LeakyReLU,
     Linear,
     LogSoftmax,
     MaxPool2d,
-    ReLU,
-    Sigmoid,
-    SiLU,
     Softmax,
-    Softplus,
-    Tanh,
 )
 from rop.layers.base import Layer
+from rop.torch.counterparts import spellings, with_counterparts
 from rop.torch.layers import Unsupported, View, dropout, refuse_differences
 
 if TYPE_CHECKING:
@@ -55,28 +49,20 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
 
 
 # --------------------------------------------------------------------------------------------------------- activations
-ACTIVATIONS: dict[Any, tuple[Any, ...]] = {
-    ReLU: (F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"),
-    LeakyReLU: (F.leaky_relu, F.leaky_relu_),
-    Tanh: (F.tanh, torch.tanh, torch.tanh_, "tanh", "tanh_"),
-    Sigmoid: (F.sigmoid, torch.sigmoid, torch.sigmoid_, "sigmoid", "sigmoid_"),
-    SiLU: (F.silu,),
-    Softplus: (F.softplus,),
-    GELU: (F.gelu,),
-}
-
-
 def _activation(kind: type[Layer], always_in_place: bool) -> Rule:
+    """The rule of a layer on one value whose record names a function of torch."""
+
     def apply(walk: Walk, input: Any, *args: Any, inplace: bool = False, **options: Any) -> Node:
         return walk.apply(kind(*args, **options), input, inplace=inplace or always_in_place)
 
     return apply
 
 
-for _kind, _targets in ACTIVATIONS.items():
-    for _target in _targets:
-        _name = _target if isinstance(_target, str) else _target.__name__
-        FUNCTIONS[_target] = _activation(_kind, _name.endswith("_"))
+for _record, _function in with_counterparts("function"):
+    if issubclass(_record.kind, Layer):
+        for _target in spellings(_function):
+            _name = _target if isinstance(_target, str) else _target.__name__
+            FUNCTIONS[_target] = _activation(_record.kind, _name.endswith("_"))
 
 
 @rule(F.softmax, torch.softmax, "softmax")
@@ -176,7 +162,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Node:
-    refuse_differences("MaxPool2d", {"dilation": dilation, "return_indices": return_indices})
+    refuse_differences(MaxPool2d, {"dilation": dilation, "return_indices": return_indices})
     layer = MaxPool2d(_pair(kernel_size), _pair(stride) or None, _pair(padding), ceil_mode=ceil_mode)
     return walk.apply(layer, input, name="max_pool2d")
 
@@ -192,7 +178,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: Any = None,
 ) -> Node:
-    refuse_differences("AvgPool2d", {"divisor_override": divisor_override})
+    refuse_differences(AvgPool2d, {"divisor_override": divisor_override})
     whole = kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,))))
     if whole and stride is None and padding == 0:
         return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")

@@ -1,7 +1,8 @@
-"""One layer of torch.nn and the layer of rop that is the same: which arguments they share, and what rop lacks.
+"""One layer of torch.nn and the layer of rop that is the same.
 
 Layers of rop are named as in torch.nn and take torch's arguments under torch's names, so most of the translation is
-their constructors' signatures. What is written down here are the exceptions.
+their constructors' signatures. A layer's record (rop/layers/record.py) names the module, and the arguments that only
+torch has.
 """
 
 from __future__ import annotations
@@ -13,22 +14,15 @@ import torch
 from torch import nn
 
 from rop.errors import ArgumentError
-from rop.layers import LAYERS, Flatten, Identity
+from rop.layers import Flatten, Identity
 from rop.layers.base import Layer
 from rop.layers.kinds import kind_of
+from rop.layers.record import RECORDS
+from rop.torch.counterparts import with_counterparts
 
-# Arguments of torch that rop's layer does not have: the only value it can stand for.
-FIXED: dict[str, dict[str, Any]] = {
-    "Conv2d": {"padding_mode": "zeros"},
-    "MaxPool2d": {"dilation": 1, "return_indices": False},
-    "AvgPool2d": {"divisor_override": None},
-    "BatchNorm1d": {"track_running_stats": True},
-    "BatchNorm2d": {"track_running_stats": True},
-}
 DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-JOINS = ("Add", "Concat")  # functions in torch, not modules
 KINDS: dict[type[nn.Module], type[Layer]] = {
-    getattr(nn, name): kind for name, kind in LAYERS.items() if name not in JOINS and hasattr(nn, name)
+    module: record.kind for record, module in with_counterparts("module") if issubclass(record.kind, Layer)
 }
 
 
@@ -62,7 +56,7 @@ def layer_of(module: nn.Module) -> Layer:
     kind = KINDS.get(type(module))
     if kind is None:
         raise Unsupported(missing(module))
-    refuse_differences(kind.__name__, {name: getattr(module, name) for name in FIXED.get(kind.__name__, {})})
+    refuse_differences(kind, {name: getattr(module, name) for name in RECORDS[kind].only_torch})
     given = {name: getattr(module, name) for name in inspect.signature(kind).parameters}
     if "bias" in given:
         given["bias"] = module.bias is not None
@@ -71,11 +65,12 @@ def layer_of(module: nn.Module) -> Layer:
     return kind(**given)
 
 
-def refuse_differences(name: str, given: dict[str, Any]) -> None:
-    """Refuse what torch's arguments say and rop's layer cannot do."""
-    for argument, wanted in FIXED[name].items() if name in FIXED else ():
+def refuse_differences(kind: type[Layer], given: dict[str, Any]) -> None:
+    """Refuse what arguments of torch that rop's layer does not have say, and it cannot do."""
+    for argument, wanted in RECORDS[kind].only_torch.items():
         value = given.get(argument, wanted)
         if value != wanted and not (isinstance(value, (tuple, list)) and set(value) == {wanted}):
+            name = kind.__name__
             raise Unsupported(f"{argument}={value!r} is not supported; rop.{name} has {argument}={wanted!r} only")
 
 

@@ -9,25 +9,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.layers import LOSSES
 from rop.layers.loss import Loss
+from rop.torch.counterparts import with_counterparts
 
-NAMES: dict[Any, str] = {
-    nn.CrossEntropyLoss: "CrossEntropy",
-    F.cross_entropy: "CrossEntropy",
-    nn.NLLLoss: "NLL",
-    F.nll_loss: "NLL",
-    nn.MSELoss: "MSE",
-    F.mse_loss: "MSE",
-    nn.BCEWithLogitsLoss: "BCEWithLogits",
-    F.binary_cross_entropy_with_logits: "BCEWithLogits",
+KINDS: dict[Any, type[Loss]] = {
+    counterpart: record.kind
+    for what in ("module", "function")
+    for record, counterpart in with_counterparts(what)
+    if issubclass(record.kind, Loss)
 }
-DATA = ("input", "target")
 OUTDATED = ("size_average", "reduce")  # torch's old way to say reduction
 
 
@@ -45,15 +39,15 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
         options, what = dict(loss.keywords), loss.func
     elif isinstance(loss, nn.Module):
         options, what = _attributes(loss), type(loss)
-    name = NAMES.get(what) if callable(what) else None
-    if name is None or (isinstance(loss, functools.partial) and loss.args):
-        known = sorted(kind.__name__ for kind in NAMES if isinstance(kind, type))
+    kind = KINDS.get(what) if callable(what) else None
+    if kind is None or (isinstance(loss, functools.partial) and loss.args):
+        known = sorted(kind.__name__ for kind in KINDS if isinstance(kind, type))
         raise ArgumentTypeError(
             f"loss: expected one of torch's {', '.join(known)}, its function in "
             "torch.nn.functional (or a functools.partial with its options), or a loss of rop, got "
             f"{loss!r}"
         )
-    return _made(name, options)
+    return _made(kind, options)
 
 
 def numbers(name: str, value: Any) -> np.ndarray:
@@ -75,14 +69,14 @@ def _attributes(loss: nn.Module) -> dict[str, Any]:
     return {name: getattr(loss, name) for name in names if hasattr(loss, name)}
 
 
-def _made(name: str, options: dict[str, Any]) -> Loss:
-    kind = LOSSES[name]
+def _made(kind: type[Loss], options: dict[str, Any]) -> Loss:
+    """The loss with torch's arguments, where it knows them."""
     known = inspect.signature(kind).parameters
     for option, value in list(options.items()):
         if option not in known:
             if value is not None:
                 hint = "; use reduction" if option in OUTDATED else ""
-                raise ArgumentError(f"loss: rop.{name} has no {option}, got {option}={value!r}{hint}")
+                raise ArgumentError(f"loss: rop.{kind.__name__} has no {option}, got {option}={value!r}{hint}")
             del options[option]
         elif isinstance(value, torch.Tensor):
             options[option] = numbers(f"loss: {option}", value)

@@ -8,7 +8,7 @@ import torch
 from torch.autograd.functional import jacobian
 
 import rop
-from rop.reference import differentiate
+from rop.check.reference import differentiate
 from tests.appendix import equations
 from tests.appendix.autograd import Net, jets
 from tests.appendix.comparison import CORRECTED, PRINTED, Comparison, quantity_and_order, seeds

@@ -12,7 +12,7 @@ import scipy.linalg as dense
 import scipy.sparse.linalg as sparse
 
 import rop
-from rop.reference import hessian
+from rop.check.reference import hessian
 
 # what rounding costs, relative to the size of the result
 PRECISIONS = pytest.mark.parametrize(("dtype", "tol"), [(np.float64, 1e-9), (np.float32, 2e-4)], ids=["64", "32"])

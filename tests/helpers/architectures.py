@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rop.reference import batch_statistics, differentiate, normalise
+from rop.check.reference import batch_statistics, differentiate, normalise
 
 # ---------------------------------------------------------------------------------------------------------------
 # the paper's two nets

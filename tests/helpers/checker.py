@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import rop
-from rop.reference import Reference, State, reference
+from rop.check.reference import Reference, State, reference
 from tests.helpers.zoo import direction, point
 
 ORDERS = {"loss": 0, "grad": 0, "hvp": 1, "r2": 2}

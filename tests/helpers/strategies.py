@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
+from rop.check.reference import output_shape
 from rop.devices.cpu.emit import SMALL
 from rop.devices.cpu.emit.bilinear import REGROUP, WIDE
 from rop.devices.cpu.memory import RUN_LENGTH_WORTH_MOVING
@@ -18,7 +19,6 @@ from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES
 from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
 from rop.kernels.cpu.transfer import LONG
 from rop.kernels.cpu.vector import BLOCK
-from rop.reference import output_shape
 from tests.helpers.zoo import Shape
 
 seeds = st.integers(0, 2**16)
@@ -55,7 +55,7 @@ class Problem:
     least_batch: int = 1
 
 
-SMOOTH = (rop.Tanh, rop.Sigmoid, rop.Softplus, rop.SiLU, rop.GELU)
+SMOOTH = tuple(rop.layers.ACTIVATIONS.values())
 ACTIVATIONS = (*SMOOTH, rop.ReLU, rop.LeakyReLU)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rop
 import rop.layers
-from rop.reference import output_shape, reference
+from rop.check.reference import output_shape, reference
 from tests.helpers.cases import CASES, LOSS_CASES, Case, made
 from tests.helpers.checker import check
 from tests.helpers.strategies import batch_sizes, seeds

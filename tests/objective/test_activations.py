@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import rop
-from rop import reference
+from rop.check import reference
 from tests.helpers.zoo import drawn_state, point, settings
 
 ZOO = settings()

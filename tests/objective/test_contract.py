@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import rop
-from rop import reference as oracle
+from rop.check import reference as oracle
 from rop.errors import RopError
 from tests.helpers import zoo
 from tests.helpers.checker import TOLERANCES, check, discrepancies

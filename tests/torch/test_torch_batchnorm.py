@@ -16,17 +16,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from rop import reference as oracle
+from rop.check import reference as oracle
 from rop.layers.elementwise import gelu_tanh
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "torch_batchnorm_third_order.py"
 
 WORKAROUNDS = {
-    "batch norm": "batchnorm in primitives (rop/reference.py: normalise, bench/engines/torch_engine.py: written_out)",
+    "batch norm": "batchnorm in primitives (check/reference.py: normalise, bench/engines/torch_engine.py: written_out)",
     "layer norm": "its row",
     "instance norm": "its row",
-    "gelu": "gelu_tanh in rop/reference.py",
+    "gelu": "gelu_tanh in rop/check/reference.py",
 }
 DOCUMENTED = "examples/torch_batchnorm_third_order.py, tests/torch/test_torch_batchnorm.py and docs/derivations.md"
 

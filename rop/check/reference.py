@@ -3,7 +3,8 @@
 The tests and ``rop check`` compare with it; nothing else needs torch (pip install 'rop[torch]').
 
 The network is walked node by node in float64 with `torch.nn.functional`; every parameter is a view into ONE flat
-tensor, so tied layers need no special care. The derivatives come from autograd alone:
+tensor, so tied layers need no special care. Below stands one function per layer; the layer's record
+(rop/layers/record.py) names it. The derivatives come from autograd alone:
 
     grad = ∇f        hvp = ∇⟨grad, v⟩ = H v        r2 = ∇⟨hvp, v⟩ = vᵀ∇H v
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -23,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rop.errors import ArgumentError
-from rop.layers import LAYERS
-from rop.layers import LOSSES as KNOWN_LOSSES
+from rop.graph import Graph, Node
+from rop.layers.base import Layer
 from rop.layers.elementwise import Elementwise
-from rop.layers.kinds import kind_of
+from rop.layers.kinds import record_of
+from rop.layers.loss import Loss
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -46,8 +48,82 @@ class Reference:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# layers: one torch expression per class name; `p` holds the layer's parameters
+# layers: (layer, use, *inputs) ↦ output
 # ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Use:
+    """A layer in one evaluation of a network: its parameters, and what batch normalisation reads and finds."""
+
+    parameters: Mapping[str, Tensor]
+    training: bool = True
+    state: Mapping[str, Tensor] = field(default_factory=dict)  # running statistics, read in evaluation mode
+    found: dict[str, np.ndarray] = field(default_factory=dict)  # batch statistics, written in training mode
+
+
+def linear(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return F.linear(x, use.parameters["weight"], use.parameters.get("bias"))
+
+
+def conv2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+    weight, bias = use.parameters["weight"], use.parameters.get("bias")
+    return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+
+def maxpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding, ceil_mode=layer.ceil_mode)
+
+
+def avgpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+    window = layer.kernel_size, layer.stride, layer.padding
+    return F.avg_pool2d(x, *window, layer.ceil_mode, layer.count_include_pad)
+
+
+def adaptiveavgpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return F.adaptive_avg_pool2d(x, layer.output_size)
+
+
+def flatten(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return torch.flatten(x, 1)
+
+
+def identity(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return x
+
+
+def add(layer: Any, use: Use, *inputs: Tensor) -> Tensor:
+    return torch.stack(inputs).sum(0)
+
+
+def concat(layer: Any, use: Use, *inputs: Tensor) -> Tensor:
+    return torch.cat(inputs, 1)
+
+
+def relu(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return F.relu(x)
+
+
+def leakyrelu(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return F.leaky_relu(x, layer.negative_slope)
+
+
+def softmax(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return torch.softmax(x, 1)
+
+
+def logsoftmax(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return torch.log_softmax(x, 1)
+
+
+# ------------------------------------------------------------------------------------------------- elementwise layers
+def by_function(layer: Any, use: Use, x: Tensor) -> Tensor:
+    """An activation by the function of torch that its record names."""
+    return record_of(layer, "reference").find("function")(x, *layer.parameters)
+
+
+def gelu(layer: Any, use: Use, x: Tensor) -> Tensor:
+    return gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -55,16 +131,9 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-ELEMENTWISE: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "Identity": lambda layer, x: x,
-    "ReLU": lambda layer, x: F.relu(x),
-    "LeakyReLU": lambda layer, x: F.leaky_relu(x, layer.negative_slope),
-    "Tanh": lambda layer, x: torch.tanh(x),
-    "Sigmoid": lambda layer, x: torch.sigmoid(x),
-    "Softplus": lambda layer, x: F.softplus(x, layer.beta, layer.threshold),
-    "SiLU": lambda layer, x: F.silu(x),
-    "GELU": lambda layer, x: gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x),
-}
+def given(layer: Any, use: Use, x: Tensor) -> Tensor:
+    """An activation of a user's own, for which there is nothing but its scalar function."""
+    return GivenDerivative.apply(x, layer, 0)
 
 
 class GivenDerivative(torch.autograd.Function):
@@ -84,32 +153,16 @@ class GivenDerivative(torch.autograd.Function):
         return g * GivenDerivative.apply(x, ctx.layer, ctx.k + 1), None, None
 
 
-PARAMETER_FREE: dict[str, Callable[[Any, Tensor], Tensor]] = {
-    "Flatten": lambda layer, x: torch.flatten(x, 1),
-    "MaxPool2d": lambda layer, x: F.max_pool2d(
-        x, layer.kernel_size, layer.stride, layer.padding, ceil_mode=layer.ceil_mode
-    ),
-    "AvgPool2d": lambda layer, x: F.avg_pool2d(
-        x, layer.kernel_size, layer.stride, layer.padding, layer.ceil_mode, layer.count_include_pad
-    ),
-    "AdaptiveAvgPool2d": lambda layer, x: F.adaptive_avg_pool2d(x, layer.output_size),
-    "Softmax": lambda layer, x: torch.softmax(x, 1),
-    "LogSoftmax": lambda layer, x: torch.log_softmax(x, 1),
-}
-
-WITH_PARAMETERS: dict[str, Callable[[Any, Mapping[str, Tensor], Tensor], Tensor]] = {
-    "Linear": lambda layer, p, x: F.linear(x, p["weight"], p.get("bias")),
-    "Conv2d": lambda layer, p, x: F.conv2d(
-        x, p["weight"], p.get("bias"), layer.stride, layer.padding, layer.dilation, layer.groups
-    ),
-}
-
-JOINS: dict[str, Callable[[list[Tensor]], Tensor]] = {
-    "Add": lambda xs: torch.stack(xs).sum(0),
-    "Concat": lambda xs: torch.cat(xs, 1),
-}
-
-BATCHNORMS = ("BatchNorm1d", "BatchNorm2d")
+# ------------------------------------------------------------------------------------------------------ normalisation
+def batchnorm(layer: Any, use: Use, x: Tensor) -> Tensor:
+    """Batchnorm with the batch's statistics (training) or the state's."""
+    if not use.training:
+        return normalise(x, use.state["running_mean"], use.state["running_var"], layer.eps, use.parameters)
+    mean, var = batch_statistics(x)
+    count = x.numel() // x.shape[1]
+    use.found["running_mean"] = mean.detach().numpy().copy()
+    use.found["running_var"] = var.detach().numpy() * (count / (count - 1))
+    return normalise(x, mean, var, layer.eps, use.parameters)
 
 
 def normalise(x: Tensor, mean: Tensor, var: Tensor, eps: float, p: Mapping[str, Tensor]) -> Tensor:
@@ -131,132 +184,69 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def parameters(net: Any, layer: Any, w: Tensor) -> dict[str, Tensor]:
-    """Views of the flat vector w, one for each parameter of the layer."""
-    views = {}
-    for key, shape in layer.parameter_shapes().items():
-        start = net.offset(layer, key)
-        views[key] = w[start : start + int(np.prod(shape, dtype=int))].view(tuple(shape))
-    return views
-
-
-def prefix(net: Any, layer: Any) -> str:
-    """The layer's name in the keys of states and parameters: "0", "1", ..."""
-    return str(net.name_of(layer))
-
-
-def apply(layer: Any, p: Mapping[str, Tensor], inputs: list[Tensor]) -> Tensor:
-    """The output of a layer that knows no batch statistics."""
-    name = kind_name(layer)
-    if name in JOINS:
-        return JOINS[name](inputs)
-    (x,) = inputs
-    if name in ELEMENTWISE:
-        return ELEMENTWISE[name](layer, x)
-    if name in PARAMETER_FREE:
-        return PARAMETER_FREE[name](layer, x)
-    if name == "Elementwise":  # a user's own; those of the package are torch's, above
-        return GivenDerivative.apply(x, layer, 0)
-    if name in WITH_PARAMETERS:
-        return WITH_PARAMETERS[name](layer, p, x)
-    raise ArgumentError(f"reference: there is no expression in torch for {name}; write one into rop/reference.py")
-
-
-def kind_name(layer: Any) -> str:
-    """The name of the layer of the package as which a layer is computed."""
-    return kind_of(layer, LAYERS.values(), "reference").__name__
+def apply(layer: Layer, use: Use, inputs: list[Tensor]) -> Tensor:
+    """One layer's output, by the function that its record names."""
+    return record_of(layer, "reference").find("reference")(layer, use, *inputs)
 
 
 class Walk:
     """One evaluation of a network: goes through the nodes in order and remembers the batch statistics it met."""
 
-    def __init__(self, net: Any, w: Tensor, training: bool, state: State | None) -> None:
-        self.net, self.w, self.training, self.state = net, w, training, state
+    def __init__(self, net: Graph, w: Tensor, training: bool, state: State | None) -> None:
+        self.net, self.w, self.training = net, w, training
+        self.state = net.init_state() if state is None else state
         self.batch_stats: dict[str, np.ndarray] = {}
 
     def outputs(self, x: Tensor) -> Tensor:
         """The network's outputs for the data x (batch, ...)."""
-        values: list[Tensor] = []
-        for node in self.net.nodes:
-            inputs = [values[index] for index in input_indices(self.net, node)]
-            values.append(self.apply(node.layer, inputs) if inputs else x)
-        return values[-1]
+        values: dict[Node, Tensor] = {self.net.input: x}
+        for node in self.net.nodes[1:]:
+            assert node.layer is not None
+            values[node] = self.apply(node.layer, [values[source] for source in node.inputs])
+        return values[self.net.output]
 
-    def apply(self, layer: Any, inputs: list[Tensor]) -> Tensor:
+    def apply(self, layer: Layer, inputs: list[Tensor]) -> Tensor:
         """One layer's output."""
-        p = parameters(self.net, layer, self.w)
-        return self.batchnorm(layer, p, *inputs) if kind_name(layer) in BATCHNORMS else apply(layer, p, inputs)
+        name = self.net.name_of(layer)
+        state = {key: tensor(np.asarray(self.state[f"{name}.{key}"], np.float64)) for key in layer.initial_state()}
+        use = Use(self.parameters(layer), self.training, state)
+        y = apply(layer, use, inputs)
+        self.batch_stats.update({f"{name}.{key}": value for key, value in use.found.items()})
+        return y
 
-    def batchnorm(self, layer: Any, p: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Batchnorm with the batch's statistics (training) or the state's."""
-        name = prefix(self.net, layer)
-        keys = f"{name}.running_mean", f"{name}.running_var"
-        if self.training:
-            mean, var = batch_statistics(x)
-            count = x.numel() // x.shape[1]
-            self.batch_stats[keys[0]] = mean.detach().numpy().copy()
-            self.batch_stats[keys[1]] = var.detach().numpy() * (count / (count - 1))
-        else:
-            state = self.state if self.state is not None else self.net.init_state()
-            mean, var = (torch.tensor(np.array(state[key], np.float64)) for key in keys)
-        return normalise(x, mean, var, layer.eps, p)
+    def parameters(self, layer: Layer) -> dict[str, Tensor]:
+        """Views of the flat vector w, one for each parameter of the layer."""
+        views = {}
+        for key, shape in layer.parameter_shapes().items():
+            start = self.net.offset(layer, key)
+            views[key] = self.w[start : start + math.prod(shape)].view(tuple(shape))
+        return views
 
 
 def output_shape(layer: Any, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The shape (without batch) that torch gives a layer's output."""
-    if kind_name(layer) in BATCHNORMS:
-        return shapes[0]
     inputs = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
     p = {key: torch.zeros(tuple(shape), dtype=torch.float64) for key, shape in layer.parameter_shapes().items()}
-    return tuple(apply(layer, p, inputs).shape[1:])
-
-
-def input_indices(net: Any, node: Any) -> list[int]:
-    """Positions in net.nodes of the nodes that feed this one."""
-    return [i if isinstance(i, int) else next(k for k, n in enumerate(net.nodes) if n is i) for i in node.inputs]
+    state = {key: tensor(value) for key, value in layer.initial_state().items()}
+    return tuple(apply(layer, Use(p, training=False, state=state), inputs).shape[1:])
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# losses
+# losses: (loss, outputs, targets) ↦ value
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def option(loss: Any, name: str) -> Tensor | None:
-    """An optional array argument of a loss as a float64 tensor."""
-    value = getattr(loss, name, None)
-    return None if value is None else torch.tensor(np.array(value, np.float64))
+def loss_by_function(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
+    """A loss by the function of torch that its record names, which has arguments of the same names."""
+    record = record_of(loss, "reference")
+    given = {name: getattr(loss, name) for name in signature(record.kind).parameters}
+    options = {name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
+    return record.find("function")(out, y, **options)
 
 
-def cross_entropy(loss: Any, out: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of logits with class indices or probabilities."""
-    return F.cross_entropy(
-        out,
-        y,
-        option(loss, "weight"),
-        ignore_index=loss.ignore_index,
-        reduction=loss.reduction,
-        label_smoothing=loss.label_smoothing,
-    )
-
-
-LOSSES: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
-    "CrossEntropy": cross_entropy,
-    "NLL": lambda loss, out, y: F.nll_loss(
-        out, y, option(loss, "weight"), ignore_index=loss.ignore_index, reduction=loss.reduction
-    ),
-    "MSE": lambda loss, out, y: F.mse_loss(out, y, reduction=loss.reduction),
-    "BCEWithLogits": lambda loss, out, y: F.binary_cross_entropy_with_logits(
-        out, y, option(loss, "weight"), pos_weight=option(loss, "pos_weight"), reduction=loss.reduction
-    ),
-}
-
-
-def loss_value(loss: Any, out: Tensor, y: Tensor) -> Tensor:
-    """The scalar loss of outputs and targets."""
-    name = kind_of(loss, KNOWN_LOSSES.values(), "reference").__name__
-    if name not in LOSSES:
-        raise ArgumentError(f"reference: there is no expression in torch for {name}; write one into rop/reference.py")
-    return LOSSES[name](loss, out, y)
+def loss_value(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
+    """The scalar loss of outputs and targets, by the function that its record names."""
+    return record_of(loss, "reference").find("reference")(loss, out, y)
 
 
 # ---------------------------------------------------------------------------------------------------------------

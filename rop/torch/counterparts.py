@@ -1,0 +1,40 @@
+"""What of torch computes the same as a layer or loss of rop, as the records say (rop/layers/record.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from rop.layers.record import RECORDS, Record, resolve
+
+
+def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:
+    """Records with the module or function of torch that they name, where this version of torch has it.
+
+    >>> names = [module.__name__ for record, module in with_counterparts("module")]
+    >>> "Conv2d" in names, "MSELoss" in names, "Add" in names
+    (True, True, False)
+    """
+    for record in RECORDS.values():
+        name = getattr(record, what)
+        try:
+            found = resolve(name) if name else None
+        except AttributeError:  # a layer that torch.nn does not have
+            found = None
+        if found is not None:
+            yield record, found
+
+
+def spellings(function: Any) -> set[Any]:
+    """A function of torch wherever it stands, also in place: functions as objects, methods of tensors as strings.
+
+    >>> sorted(one for one in spellings(torch.tanh) if isinstance(one, str))
+    ['tanh', 'tanh_']
+    """
+    name = function.__name__.rstrip("_")
+    names = name, f"{name}_"
+    functions = {getattr(place, one) for place in (F, torch) for one in names if hasattr(place, one)}
+    return functions | {one for one in names if hasattr(torch.Tensor, one)}
