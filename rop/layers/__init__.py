@@ -18,7 +18,7 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from rop.layers.base import Layer
-from rop.layers.record import ACTIVATIONS, LAYERS, LOSSES
+from rop.layers.record import ACTIVATIONS, LAYERS, LOSSES, sort
 
 if TYPE_CHECKING:  # for whom __getattr__ says too little
     from rop.layers.batchnorm import *
@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # for whom __getattr__ says too little
 # The files of this folder are the layers: each class with a record (record.py) enters the tables as its file is loaded.
 for _file in sorted(found.name for found in iter_modules(__path__)):
     import_module(f"{__name__}.{_file}")
+sort()
 
 from rop.layers.loss import Loss  # noqa: E402
 

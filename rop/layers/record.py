@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from rop.errors import ArgumentError
 from rop.layers.base import Immutable
 
-FAMILIES = ("linear", "select", "bilinear", "elementwise", "custom", "loss")
+FAMILIES = ("bilinear", "linear", "select", "elementwise", "custom", "loss")
 
 Kind = TypeVar("Kind", bound=type[Immutable])
 Name = str  # "package.module:attribute"
@@ -172,6 +172,7 @@ def loss(
     module: str | None = None,
     *,
     likelihood: Callable[..., Any] | None = None,
+    only_torch: Mapping[str, Any] | None = None,
     reference: Name | None = None,
     checks: Name | None = None,
     case: Name | None = None,
@@ -192,6 +193,7 @@ def loss(
                 case or f"tests.helpers.cases.loss:{name}",
                 module and f"torch.nn:{module}",
                 function and f"torch.nn.functional:{function}",
+                only_torch or {},
                 likelihood=likelihood,
             ),
         )
@@ -205,6 +207,13 @@ def _register(table: dict[str, type[Any]], record: Record) -> Any:
     RECORDS[record.kind] = record
     table[record.name] = record.kind
     return record.kind
+
+
+def sort() -> None:
+    """Puts the layers in the order of the families, whatever files they come from."""
+    kinds = sorted(LAYERS.items(), key=lambda item: FAMILIES.index(RECORDS[item[1]].family))
+    LAYERS.clear()
+    LAYERS.update(kinds)
 
 
 def _in_torch(expression: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from rop.layers.record import RECORDS, Record, resolve
+from rop.layers.record import RECORDS, Name, Record, resolve
 
 
 def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:
@@ -28,13 +28,13 @@ def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:
             yield record, found
 
 
-def spellings(function: Any) -> set[Any]:
+def spellings(function: Name) -> set[Any]:
     """A function of torch wherever it stands, also in place: functions as objects, methods of tensors as strings.
 
-    >>> sorted(one for one in spellings(torch.tanh) if isinstance(one, str))
+    >>> sorted(one for one in spellings("torch:tanh") if isinstance(one, str))
     ['tanh', 'tanh_']
     """
-    name = function.__name__.rstrip("_")
+    name = function.partition(":")[2]
     names = name, f"{name}_"
     functions = {getattr(place, one) for place in (F, torch) for one in names if hasattr(place, one)}
     return functions | {one for one in names if hasattr(torch.Tensor, one)}

@@ -58,9 +58,9 @@ def _activation(kind: type[Layer], always_in_place: bool) -> Rule:
     return apply
 
 
-for _record, _function in with_counterparts("function"):
+for _record, _ in with_counterparts("function"):
     if issubclass(_record.kind, Layer):
-        for _target in spellings(_function):
+        for _target in spellings(_record.function or ""):
             _name = _target if isinstance(_target, str) else _target.__name__
             FUNCTIONS[_target] = _activation(_record.kind, _name.endswith("_"))
 

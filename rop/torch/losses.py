@@ -14,6 +14,7 @@ from torch import nn
 from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers.loss import Loss
+from rop.layers.record import RECORDS
 from rop.torch.counterparts import with_counterparts
 
 KINDS: dict[Any, type[Loss]] = {
@@ -71,10 +72,10 @@ def _attributes(loss: nn.Module) -> dict[str, Any]:
 
 def _made(kind: type[Loss], options: dict[str, Any]) -> Loss:
     """The loss with torch's arguments, where it knows them."""
-    known = inspect.signature(kind).parameters
+    known, only_torch = inspect.signature(kind).parameters, RECORDS[kind].only_torch
     for option, value in list(options.items()):
         if option not in known:
-            if value is not None:
+            if value is not None and value != only_torch.get(option):
                 hint = "; use reduction" if option in OUTDATED else ""
                 raise ArgumentError(f"loss: rop.{kind.__name__} has no {option}, got {option}={value!r}{hint}")
             del options[option]
