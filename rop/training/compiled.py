@@ -289,7 +289,7 @@ class Descent(OnHost):
             compiled.ENERGY: at("energy0"),
             compiled.VELOCITY: address(self._velocity),
             compiled.SQUARES: address(self._squares),
-            compiled.OUTPUT: at("plane0") + space.layout.at(output.buffer, 0).offset if shown else 0,
+            compiled.OUTPUT: at("plane0") + space.layout.rows(output.buffer, 0).offset if shown else 0,
             compiled.TILE_BYTES: space.stride,
             compiled.CLASSES: output.channels,
             compiled.LABELS: address(labels),

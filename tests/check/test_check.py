@@ -370,13 +370,13 @@ def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.M
         elif op.h[0] is not None:
             code.tile(
                 elementwise.backward,
-                h=layout.at(op.h[0], 1),
+                h=layout.rows(op.h[0], 1),
                 order=0,
                 **self._kept(),
-                **layout.orders("x", op.x[0], 1, lowest=1),
-                g0=layout.at(op.g, 1),
-                g1=layout.at(op.g, 1),
-                g2=layout.at(op.g, 1),
+                **layout.value("x", op.x[0], 1, lowest=1),
+                g0=layout.rows(op.g, 1),
+                g1=layout.rows(op.g, 1),
+                g2=layout.rows(op.g, 1),
                 count=op.y.rows * layout.lanes,
             )
 

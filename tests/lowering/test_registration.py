@@ -61,11 +61,11 @@ class EmitDouble(Emitter):
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            self._pass(code, layout.at(op.y.buffer, k), layout.at(op.x[0].buffer, k))
+            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k))
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.at(op.only_h, k), layout.at(op.g, k))
+        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k))
 
 
 class Distance(rop.MSE):

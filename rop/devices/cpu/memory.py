@@ -168,21 +168,21 @@ class Layout(BaseLayout):
         return max(value.rows for value in self.plan.values.values())
 
     # ---------------------------------------------------------------------------------------------------- references
-    def at(self, buffer: Buffer, k: int, row: int = 0) -> Ref:
+    def rows(self, buffer: Buffer, k: int, row: int = 0) -> Ref:
         """Order k of some rows."""
         return Ref(f"plane{k}", (buffer.start[k] + row) * self.lane_bytes)
 
     def order(self, value: Value, k: int, row: int = 0) -> Ref:
         """Order k of a value, zeros if it has none."""
-        return self.at(value.buffer, k, row) if k in value.levels else ZEROS
+        return self.rows(value.buffer, k, row) if k in value.levels else ZEROS
 
-    def orders(self, name: str, value: Value, k: int, lowest: int = 0) -> dict[str, Operand]:
+    def value(self, name: str, value: Value, k: int, lowest: int = 0) -> dict[str, Operand]:
         """Operands name0, name1, name2 of a value in a pass of order k; orders above k are not read."""
         return {f"{name}{j}": self.order(value, min(j, k)) for j in ORDERS if j >= lowest}
 
-    def gradients_of(self, name: str, buffer: Buffer, k: int) -> dict[str, Operand]:
-        """Operands name0, name1, name2 of a gradient in a pass of order k; orders above k are not read."""
-        return {f"{name}{j}": self.at(buffer, min(j, k)) for j in ORDERS}
+    def jet(self, name: str, buffer: Buffer, k: int) -> dict[str, Operand]:
+        """Operands name0, name1, name2: all orders of some rows in a pass of order k; orders above k are not read."""
+        return {f"{name}{j}": self.rows(buffer, min(j, k)) for j in ORDERS}
 
     def parameter(self, k: int, direction: int, offset: int) -> Ref:
         """Order 0 (w) or 1 (v) of the parameters from an offset on."""

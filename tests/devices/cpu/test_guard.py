@@ -140,9 +140,9 @@ def test_a_result_that_is_written_too_far_is_caught(net: Any, monkeypatch: pytes
 def test_zeros_that_are_written_to_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         Layout,
-        "at",
-        lambda self, buffer, k, row=0, at=Layout.at: (
-            Ref("zeros", 0, 0) if buffer.rows == 2 and k == 1 else at(self, buffer, k, row)
+        "rows",
+        lambda self, buffer, k, row=0, rows=Layout.rows: (
+            Ref("zeros", 0, 0) if buffer.rows == 2 and k == 1 else rows(self, buffer, k, row)
         ),
     )
     with pytest.raises(GuardError, match="zeros"):

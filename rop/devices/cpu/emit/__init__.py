@@ -84,7 +84,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
         code.tile(
             memory.store,
             y=Ref("outputs"),
-            x=layout.at(plan.output.buffer, 0),
+            x=layout.rows(plan.output.buffer, 0),
             samples=Ref("samples"),
             order=layout.tables.put(order),
             rows=plan.output.rows,

@@ -97,12 +97,12 @@ class EmitBatchNorm(Emitter):
         op, layout = self.operation, self.layout
         if k not in op.y.levels:
             return
-        inputs, tables = layout.orders("x", op.x[0], k), self._tables(k, direction)
+        inputs, tables = layout.value("x", op.x[0], k), self._tables(k, direction)
         if not op.frozen:
             self._statistics(code, k, direction)
         code.tile(
             batchnorm.normalise,
-            y=layout.at(op.y.buffer, k),
+            y=layout.rows(op.y.buffer, k),
             order=k,
             **inputs,
             **tables,
@@ -119,7 +119,7 @@ class EmitBatchNorm(Emitter):
             batchnorm.moments,
             sums=self._sums(),
             order=k,
-            **self.layout.orders("x", op.x[0], k),
+            **self.layout.value("x", op.x[0], k),
             table0=tables["table0"],
             table1=tables["table1"],
             **self._sizes(),
@@ -137,8 +137,8 @@ class EmitBatchNorm(Emitter):
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         inputs = {
-            **layout.orders("x", op.x[0], k),
-            **layout.gradients_of("g", op.g, k),
+            **layout.value("x", op.x[0], k),
+            **layout.jet("g", op.g, k),
             **self._tables(k, direction),
             **self._sizes(),
         }
@@ -155,7 +155,7 @@ class EmitBatchNorm(Emitter):
                 channels=op.channels,
             )
         if op.h[0] is not None:
-            code.tile(batchnorm.backward, h=layout.at(op.h[0], k), order=k, **inputs)
+            code.tile(batchnorm.backward, h=layout.rows(op.h[0], k), order=k, **inputs)
 
     def _gradient_statistics(self, code: Code, k: int, direction: int) -> None:
         """Order k of the gradients of γ and β, and of what goes back through the statistics."""

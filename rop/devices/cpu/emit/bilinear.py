@@ -113,9 +113,9 @@ class EmitLinear(EmitProducts):
         if self.plan.gradients and k in op.source.levels:
             code.tile(
                 bilinear.transpose,
-                y=layout.at(self.transposed, k),
+                y=layout.rows(self.transposed, k),
                 y_step=self.columns * layout.itemsize,
-                x=layout.at(op.source.buffer, k),
+                x=layout.rows(op.source.buffer, k),
                 index=self._every_row,
                 rows=op.fan,
                 lanes=layout.lanes,
@@ -163,8 +163,8 @@ class EmitLinear(EmitProducts):
         op, layout = self.operation, self.layout
         terms = [
             (
-                Ref(f"plane{j}", layout.at(op.delta, j).offset, delta_step),
-                Ref(f"plane{i}", layout.at(self.transposed, i).offset, x_step),
+                Ref(f"plane{j}", layout.rows(op.delta, j).offset, delta_step),
+                Ref(f"plane{i}", layout.rows(self.transposed, i).offset, x_step),
             )
             for j, i in cauchy_pairs(k, ORDERS, op.source.levels)
         ]
@@ -221,7 +221,7 @@ class EmitConv(EmitProducts):
         groups, count = self._dot_groups
         for group in range(op.groups):
             terms = [
-                (layout.at(outputs, j, group * op.group_rows), layout.at(inputs, i, group * op.group_inputs))
+                (layout.rows(outputs, j, group * op.group_rows), layout.rows(inputs, i, group * op.group_inputs))
                 for j, i in cauchy_pairs(k, ORDERS, x.levels)
             ]
             code.tile(
@@ -249,5 +249,5 @@ class EmitConv(EmitProducts):
             (bilinear.regroup_inputs, self.input_blocks, x.buffer, op.image_pixels, op.inputs),
         ):
             if blocks is not None and k in blocks.start:
-                y, x_k = layout.at(blocks, k), layout.at(buffer, k)
+                y, x_k = layout.rows(blocks, k), layout.rows(buffer, k)
                 code.tile(kernel, y=y, x=x_k, pixels=pixels, rows=rows, lane_bytes=layout.lane_bytes)

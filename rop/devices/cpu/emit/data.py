@@ -21,7 +21,7 @@ class EmitInput(Emitter):
             y, layout, order = self.operation.y, self.layout, self.operation.feature_of_row()
             code.tile(
                 memory.load,
-                y=layout.at(y.buffer, 0),
+                y=layout.rows(y.buffer, 0),
                 x=Ref("x", 0, 0),
                 samples=Ref("samples"),
                 order=0 if order is None else layout.tables.put(order),

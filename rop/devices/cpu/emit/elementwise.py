@@ -18,7 +18,7 @@ class EmitActivation(Emitter):
         self.derivatives = [self.layout.buffer(self.operation.y.rows, (0,)) for _ in range(3)]
 
     def _kept(self) -> dict[str, Operand]:
-        return {f"d{i + 1}": self.layout.at(buffer, 0) for i, buffer in enumerate(self.derivatives)}
+        return {f"d{i + 1}": self.layout.rows(buffer, 0) for i, buffer in enumerate(self.derivatives)}
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
@@ -26,27 +26,27 @@ class EmitActivation(Emitter):
         if k == 0:
             kernel = elementwise.activation(op.layer.function, len(op.layer.parameters))
             a, b = op.arguments()
-            y, x = layout.at(op.y.buffer, 0), layout.at(op.x[0].buffer, 0)
+            y, x = layout.rows(op.y.buffer, 0), layout.rows(op.x[0].buffer, 0)
             code.tile(kernel, y=y, **kept, x=x, count=count, a=a, b=b)
         elif k in op.y.levels:
             del kept["d3"]
             code.tile(
                 elementwise.forward,
-                y=layout.at(op.y.buffer, k),
+                y=layout.rows(op.y.buffer, k),
                 order=k,
                 **kept,
                 count=count,
-                **layout.orders("x", op.x[0], k, lowest=1),
+                **layout.value("x", op.x[0], k, lowest=1),
             )
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         code.tile(
             elementwise.backward,
-            h=layout.at(op.only_h, k),
+            h=layout.rows(op.only_h, k),
             order=k,
             **self._kept(),
-            **layout.orders("x", op.x[0], k, lowest=1),
-            **layout.gradients_of("g", op.g, k),
+            **layout.value("x", op.x[0], k, lowest=1),
+            **layout.jet("g", op.g, k),
             count=op.y.rows * layout.lanes,
         )

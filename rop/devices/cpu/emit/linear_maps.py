@@ -25,7 +25,7 @@ def copy_or_add(code: Code, y: Ref, x: Ref, count: int, add: bool) -> None:
 def add_uses(layout: Layout, code: Code, operation: Operation, k: int) -> None:
     """Sums the gradients that y's uses have written."""
     for part, add in operation.parts_of_gradient():
-        y, x = layout.at(operation.g, k), layout.at(part, k)
+        y, x = layout.rows(operation.g, k), layout.rows(part, k)
         copy_or_add(code, y, x, operation.y.rows * layout.lanes, add)
 
 
@@ -76,11 +76,11 @@ class EmitAveragePool(EmitWindows):
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            self._pass(code, layout.at(op.y.buffer, k), layout.at(op.x[0].buffer, k), self.by_output, op.y.pixels)
+            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k), self.by_output, op.y.pixels)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.at(op.only_h, k), layout.at(op.g, k), self.by_input, op.x[0].pixels)
+        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), self.by_input, op.x[0].pixels)
 
 
 @emits(PermuteOperation)
@@ -96,11 +96,11 @@ class EmitPermutation(Emitter):
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            self._pass(code, layout.at(op.y.buffer, k), layout.at(op.x[0].buffer, k), op.order)
+            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k), op.order)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.at(op.only_h, k), layout.at(op.g, k), np.argsort(op.order))
+        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), np.argsort(op.order))
 
 
 @emits(Sum)
@@ -113,8 +113,8 @@ class EmitSum(Emitter):
         op, layout = self.operation, self.layout
         present = [x for x in op.x if k in x.levels]
         for i, x in enumerate(present):
-            y, count = layout.at(op.y.buffer, k), op.y.rows * layout.lanes
-            copy_or_add(code, y, layout.at(x.buffer, k), count, add=i > 0)
+            y, count = layout.rows(op.y.buffer, k), op.y.rows * layout.lanes
+            copy_or_add(code, y, layout.rows(x.buffer, k), count, add=i > 0)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         """Nothing to do: inputs share the gradient of y."""
@@ -143,10 +143,10 @@ class EmitConcatenation(Emitter):
         op, layout = self.operation, self.layout
         if k in op.y.levels:
             for first, x in op.parts():
-                self._copy(code, layout.at(op.y.buffer, k, first), layout.order(x, k), op.y.channels, x.channels)
+                self._copy(code, layout.rows(op.y.buffer, k, first), layout.order(x, k), op.y.channels, x.channels)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         for (first, x), h in zip(op.parts(), op.h, strict=True):
             if h is not None:
-                self._copy(code, layout.at(h, k), layout.at(op.g, k, first), x.channels, op.y.channels)
+                self._copy(code, layout.rows(h, k), layout.rows(op.g, k, first), x.channels, op.y.channels)

@@ -30,13 +30,13 @@ class EmitLoss(Emitter):
         op, layout = self.operation, self.layout
         z = op.x[0]
         common: dict[str, Operand] = {
-            "g": layout.at(op.seed, k),
+            "g": layout.rows(op.seed, k),
             "energy": Ref(f"energy{k}"),
             "order": k,
             "weight": Ref("weight", 0, 0),
             "samples": Ref("samples"),
             "scale": Ref("scale", 0, 0),
-            "omega": layout.at(self.weights, 0),
+            "omega": layout.rows(self.weights, 0),
             "pixels": z.pixels,
             "rows": z.channels,
             "lanes": layout.lanes,
@@ -47,9 +47,9 @@ class EmitLoss(Emitter):
                 loss.energy,
                 result=Ref(f"energy{k}"),
                 order=k,
-                g0=layout.at(op.seed, 0),
-                g1=layout.at(op.seed, min(1, k)),
-                **layout.orders("z", z, k, lowest=1),
+                g0=layout.rows(op.seed, 0),
+                g1=layout.rows(op.seed, min(1, k)),
+                **layout.value("z", z, k, lowest=1),
                 count=z.rows * layout.lanes,
             )
 
@@ -66,8 +66,8 @@ class EmitCrossEntropy(EmitLoss):
     def own(self, k: int) -> dict[str, Operand]:
         op, layout = self.operation, self.layout
         return {
-            "p": layout.at(op.probability, 0),
-            **layout.orders("z", op.x[0], k),
+            "p": layout.rows(op.probability, 0),
+            **layout.value("z", op.x[0], k),
             "labels": LABELS,
             "dense": DENSE,
             "scratch": Ref("scratch"),
@@ -101,4 +101,4 @@ class EmitBCEWithLogits(EmitLoss):
     kernel = loss.binary_cross_entropy
 
     def own(self, k: int) -> dict[str, Operand]:
-        return {**self.layout.orders("z", self.operation.x[0], k), "dense": DENSE}
+        return {**self.layout.value("z", self.operation.x[0], k), "dense": DENSE}

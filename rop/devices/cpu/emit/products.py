@@ -77,12 +77,12 @@ class EmitProducts(Emitter):
         for group in range(op.groups):
             row = group * op.group_rows
             terms = [
-                (self.forward_weights(j, direction, group), layout.at(x.buffer, i, group * op.group_inputs))
+                (self.forward_weights(j, direction, group), layout.rows(x.buffer, i, group * op.group_inputs))
                 for j, i in cauchy_pairs(k, WEIGHT_ORDERS, x.levels)
             ]
             code.tile(
                 bilinear.products,
-                c=layout.at(op.y.buffer, k, row),
+                c=layout.rows(op.y.buffer, k, row),
                 c_step=op.rows * layout.lane_bytes,
                 pixels=op.pixels,
                 rows=op.group_rows,
@@ -93,7 +93,7 @@ class EmitProducts(Emitter):
                 bias=bias.plus(row * bias_step),
                 bias_step=bias_step,
                 relu=int(op.relu and k == 0),
-                mask=layout.at(op.y.buffer, 0, row) if op.relu and k > 0 else 0,
+                mask=layout.rows(op.y.buffer, 0, row) if op.relu and k > 0 else 0,
                 terms=len(terms),
                 **factors(terms, len(WEIGHT_ORDERS)),
             )
@@ -103,9 +103,9 @@ class EmitProducts(Emitter):
         if op.delta is not op.g:
             code.tile(
                 select.rectify,
-                y=layout.at(op.delta, k),
-                x=layout.at(op.g, k),
-                mask=layout.at(op.y.buffer, 0),
+                y=layout.rows(op.delta, k),
+                x=layout.rows(op.g, k),
+                mask=layout.rows(op.y.buffer, 0),
                 slope=0.0,
                 count=op.y.rows * layout.lanes,
             )
@@ -113,7 +113,7 @@ class EmitProducts(Emitter):
             code.tile(
                 bilinear.bias_gradient,
                 d=layout.share(self.bias_piece, code.sums),
-                g=layout.at(op.delta, k),
+                g=layout.rows(op.delta, k),
                 rows=op.rows,
                 pixels=op.pixels,
                 lane_bytes=layout.lane_bytes,
@@ -133,12 +133,12 @@ class EmitProducts(Emitter):
         for group in range(op.groups):
             channel = group * op.group_inputs
             terms = [
-                (self.backward_weights(j, direction, group), layout.at(op.delta, i, group * op.group_rows))
+                (self.backward_weights(j, direction, group), layout.rows(op.delta, i, group * op.group_rows))
                 for j, i in cauchy_pairs(k, WEIGHT_ORDERS, ORDERS)
             ]
             code.tile(
                 bilinear.products,
-                c=layout.at(h, k, channel),
+                c=layout.rows(h, k, channel),
                 c_step=op.inputs * layout.lane_bytes,
                 pixels=op.image_pixels,
                 rows=op.group_inputs,
@@ -149,7 +149,7 @@ class EmitProducts(Emitter):
                 bias=ZEROS,
                 bias_step=0,
                 relu=0,
-                mask=layout.at(op.source.buffer, 0, channel) if masked else 0,
+                mask=layout.rows(op.source.buffer, 0, channel) if masked else 0,
                 terms=len(terms),
                 **factors(terms, len(WEIGHT_ORDERS)),
             )

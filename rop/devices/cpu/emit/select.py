@@ -23,7 +23,7 @@ class EmitRectify(Emitter):
             select.rectify,
             y=y,
             x=x,
-            mask=layout.at(op.x[0].buffer, 0),
+            mask=layout.rows(op.x[0].buffer, 0),
             slope=float(op.layer.negative_slope),
             count=op.y.rows * layout.lanes,
         )
@@ -31,11 +31,11 @@ class EmitRectify(Emitter):
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            self._pass(code, layout.at(op.y.buffer, k), layout.at(op.x[0].buffer, k))
+            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k))
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.at(op.only_h, k), layout.at(op.g, k))
+        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k))
 
 
 @emits(MaxPool)
@@ -55,9 +55,9 @@ class EmitMaxPool(EmitWindows):
         if k not in op.y.levels:
             return
         common: dict[str, Operand] = {
-            "y": layout.at(op.y.buffer, k),
-            "chosen": layout.at(self.chosen, 0),
-            "x": layout.at(op.x[0].buffer, k),
+            "y": layout.rows(op.y.buffer, k),
+            "chosen": layout.rows(self.chosen, 0),
+            "x": layout.rows(op.x[0].buffer, k),
             "bounds": self.by_output,
             "pixels": op.y.pixels,
             "size": self.pixel_bytes,
@@ -71,9 +71,9 @@ class EmitMaxPool(EmitWindows):
         op, layout = self.operation, self.layout
         code.tile(
             select.pool_returned,
-            h=layout.at(op.only_h, k),
-            chosen=layout.at(self.chosen, 0),
-            g=layout.at(op.g, k),
+            h=layout.rows(op.only_h, k),
+            chosen=layout.rows(self.chosen, 0),
+            g=layout.rows(op.g, k),
             bounds=self.by_input,
             pixels=op.x[0].pixels,
             size=self.pixel_bytes,

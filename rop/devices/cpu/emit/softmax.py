@@ -23,31 +23,31 @@ class EmitSoftmax(Emitter):
         if k not in op.y.levels:
             return
         common: dict[str, Operand] = {
-            "y": layout.at(op.y.buffer, k),
+            "y": layout.rows(op.y.buffer, k),
             "order": k,
-            "y0": layout.at(op.y.buffer, 0),
-            **layout.orders("x", op.x[0], k),
+            "y0": layout.rows(op.y.buffer, 0),
+            **layout.value("x", op.x[0], k),
             **self._sizes(),
         }
         if op.log:
-            code.tile(softmax.log_softmax, **common, p=layout.at(op.probability, 0))
+            code.tile(softmax.log_softmax, **common, p=layout.rows(op.probability, 0))
         else:
             code.tile(softmax.softmax, **common)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         common: dict[str, Operand] = {
-            "h": layout.at(op.only_h, k),
+            "h": layout.rows(op.only_h, k),
             "order": k,
-            **layout.gradients_of("g", op.g, k),
+            **layout.jet("g", op.g, k),
             **self._sizes(),
         }
         if op.log:
             code.tile(
                 softmax.log_softmax_backward,
                 **common,
-                p=layout.at(op.probability, 0),
-                **layout.orders("y", op.y, k, lowest=1),
+                p=layout.rows(op.probability, 0),
+                **layout.value("y", op.y, k, lowest=1),
             )
         else:
-            code.tile(softmax.softmax_backward, **common, **layout.orders("p", op.y, k))
+            code.tile(softmax.softmax_backward, **common, **layout.value("p", op.y, k))
