@@ -130,11 +130,12 @@ class Torch(Engine):
         self.modules = modules_of(problem, self.points)
 
     def split(self, flat: np.ndarray) -> list[Tensor]:
+        """A flat vector as tensors of the parameters' shapes, each with memory of its own."""
         shapes = [p.shape for p in self.problem.parameters()]
-        starts = [0, *itertools.accumulate(math.prod(shape) for shape in shapes)]
+        ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
         return [
-            torch.from_numpy(flat[start:].copy())[: math.prod(shape)].view(shape)
-            for start, shape in zip(starts, shapes, strict=False)
+            torch.from_numpy(flat[start:end].copy()).view(shape)
+            for start, end, shape in zip([0, *ends], ends, shapes, strict=False)
         ]
 
     def loss(self, parameters: Sequence[Tensor], norm: Norm = written_out, data: Any = None) -> Tensor:
