@@ -6,10 +6,8 @@ from typing import Any
 
 import numpy as np
 
-import rop
-
 from ..problems import Data, Problem
-from .rop_engine import Rop
+from .rop_engine import Rop, objective
 from .torch_engine import Torch, torch
 
 WORKS = ("grad", "hvp", "hvp_block", "jet", "at_hvp_r2")  # what has no loop around it that belongs to the CPU
@@ -23,16 +21,7 @@ class RopCuda(Rop):
 
         super(Rop, self).prepare(problem, batch, dtype, data)
         self.cuda = cuda
-        self.f = rop.Objective(
-            problem.network(),
-            problem.rop_loss(),
-            data.x,
-            data.y,
-            dtype=np.dtype(dtype),
-            training=problem.training,
-            state=problem.state(),
-            device="cuda",
-        )
+        self.f = objective(problem, dtype, data, device="cuda")
         self.points: Any = [cuda.to_device(w) for w in data.points]
         self.directions: Any = [cuda.to_device(v) for v in data.directions]
 

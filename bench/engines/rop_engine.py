@@ -34,15 +34,7 @@ class Rop(Engine):
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)
         numba.set_num_threads(self.threads)
-        self.f = rop.Objective(
-            problem.network(),
-            problem.rop_loss(),
-            data.x,
-            data.y,
-            dtype=np.dtype(dtype),
-            training=problem.training,
-            state=problem.state(),
-        )
+        self.f = objective(problem, dtype, data)
         self.points, self.directions = data.points, data.directions
         if not problem.training and problem.state():  # compiled steps train: batchnorm takes the batch's statistics
             self.ways = {**self.ways, "step": ("step_python",)}
@@ -121,6 +113,12 @@ class Rop(Engine):
 
     def penalised(self, repetition: int) -> Any:
         return self.steps_over_rows(repetition, Step.MU)
+
+
+def objective(problem: Problem, dtype: str, data: Data, device: str = "cpu") -> rop.Objective:
+    """The problem as an objective."""
+    settings: dict[str, Any] = {"training": problem.training, "state": problem.state(), "device": device}
+    return rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype), **settings)
 
 
 def restart(d: Descent, w: np.ndarray, v: np.ndarray) -> None:

@@ -55,7 +55,8 @@ def add(commands: Any) -> None:
 def bench(options: argparse.Namespace) -> int:
     """Check the options, run the benchmark, show and save the result."""
     try:
-        runner, report, problems = (import_module(f"rop.bench.{name}") for name in ("runner", "report", "problems"))
+        runner, report, plots = (import_module(f"rop.bench.{name}") for name in ("runner", "report", "plots"))
+        problems, settings = (import_module(f"rop.bench.{name}") for name in ("problems", "settings"))
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("rop.bench"):
             print(
@@ -73,7 +74,7 @@ def bench(options: argparse.Namespace) -> int:
         return OK
     options.device = check_device("bench", options.device)
     try:
-        settings = bench_settings(options, runner, problems)
+        chosen = bench_settings(options, settings, problems)
     except ValueError as error:
         print(f"rop bench: {error}", file=sys.stderr)
         return USAGE
@@ -81,7 +82,7 @@ def bench(options: argparse.Namespace) -> int:
         return USAGE
 
     say = Progress()
-    run = runner.Run(settings, say, lambda row: say.keep(report.line(row)))
+    run = runner.Run(chosen, say, lambda row: say.keep(report.line(row)))
     for note in run.notes:
         say.keep(f"note: {note}")
     if not run.engines:
@@ -100,18 +101,18 @@ def bench(options: argparse.Namespace) -> int:
         print(f"saved {path}")
     if options.out:
         try:
-            for path in report.plots(result, options.out, options.name or ""):
+            for path in plots.plots(result, options.out, options.name or ""):
                 print(f"saved {path}")
         except ImportError:
             note_missing("plots", "matplotlib", "bench")
     return FAILED if result["failures"] else OK
 
 
-def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> Any:
-    """The runner's settings; a ValueError says which option is wrong."""
+def bench_settings(options: argparse.Namespace, module: Any, problems: Any) -> Any:
+    """The settings of rop.bench.settings, the module; a ValueError says which option is wrong."""
     from dataclasses import replace
 
-    settings = runner.Settings()
+    settings = module.Settings()
     given: dict[str, Any] = {}
     if options.torch_module:
         module = load_module(options.torch_module)
@@ -123,7 +124,7 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
         given["problems"] = ()
     given["growth"] = options.growth or options.full
     if options.device == "cuda":
-        settings = runner.on_cuda(settings)
+        settings = module.on_cuda(settings)
     given["thin"] = not (options.batch or options.dtype or options.works)
     for option in ("engines", "works"):
         if names := getattr(options, option):
@@ -141,12 +142,12 @@ def bench_settings(options: argparse.Namespace, runner: Any, problems: Any) -> A
     for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
         check_path("bench", "--json or --out", path)
     if options.threads:
-        if options.threads > runner.cores():
-            raise ValueError(f"--threads {options.threads}, but there are only {runner.cores()} cores")
+        if options.threads > module.cores():
+            raise ValueError(f"--threads {options.threads}, but there are only {module.cores()} cores")
         given["threads"] = options.threads
     settings = replace(settings, **given)
     if options.quick:
-        settings = runner.quick(settings)
+        settings = module.quick(settings)
     return replace(settings, rounds=options.rounds) if options.rounds else settings
 
 

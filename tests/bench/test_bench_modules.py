@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rop import cli
-from rop.bench import engines, flops, modules, problems, runner
+from rop.bench import comparison, engines, flops, modules, problems
 from rop.bench.engines.cuda_engines import TorchCuda
 from tests.bench.test_bench import answers, expected_of
 
@@ -81,7 +81,7 @@ def test_engines_agree(folder: Path, function: str) -> None:
     for engine in ("torch", "rop", *forward_mode):
         for work, ways in answers(engine, problem, 8).items():
             for way, answer in ways.items():
-                runner.compare(answer, expected_of(reference, work), "float64", f"{engine} ({way})")
+                comparison.compare(answer, expected_of(reference, work), "float64", f"{engine} ({way})")
 
 
 @pytest.mark.parametrize("function", ["trains", "evaluates", "images"])

@@ -1,0 +1,206 @@
+"""Draws what runner.py measured: time by engine, cost relative to a gradient, growth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from . import growth
+from .engines import ENGINES
+from .report import Row, slower
+from .settings import middle
+
+COLOURS = {"rop": "#0072b2", "torch": "#d55e00", "torch.func": "#e69f00", "jax": "#009e73"}
+
+
+def plots(result: dict[str, Any], folder: Path, name: str = "") -> list[Path]:
+    """Time by engine, cost relative to a gradient, growth; the files that were written, each starting with the name."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    folder.mkdir(parents=True, exist_ok=True)
+    figures = {}
+    for dtype in result["settings"]["dtypes"]:
+        rows = [row for row in result["rows"] if row["dtype"] == dtype and row["status"] == "ok"]
+        for plot, draw in (("time", _time), ("relative", _relative), ("batch", _batch)):
+            figures[f"{plot}-{dtype}"] = dtype, draw(rows)
+    grown = [row for row in result["growth"] if row["status"] == "ok"]
+    figures["growth"] = growth.DTYPE, _growth(grown, result["slopes"])
+    written = []
+    for plot, (dtype, figure) in figures.items():
+        if figure is not None:
+            environment = result["environment"]
+            figure.supxlabel(f"{environment['cpu']}, {environment['threads']} threads, {dtype}, medians", fontsize=8)
+            written.append(folder / (f"{name}-{plot}.png" if name else f"{plot}.png"))
+            figure.savefig(written[-1], dpi=150)
+    return written
+
+
+def _figure(panels: int, columns: int = 3) -> tuple[Any, list[Any]]:
+    from matplotlib.figure import Figure
+
+    across, down = min(panels, columns), -(-panels // columns)
+    figure = Figure(figsize=(4.2 * across, 3.2 * down + 0.4), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False).ravel().tolist()
+    for unused in axes[panels:]:
+        unused.set_visible(False)
+    return figure, axes[:panels]
+
+
+def _legend(figure: Any, axes: Any, title: str) -> None:
+    """One legend for all panels, above them."""
+    handles, labels = axes.get_legend_handles_labels()
+    place = {"loc": "outside upper center", "ncols": len(labels)}
+    figure.legend(handles, labels, **place, fontsize=9, frameon=False, title=title)
+
+
+def _names(rows: list[Row]) -> list[str]:
+    return [name for name in ENGINES if any(name in row["engines"] for row in rows)]
+
+
+def _times(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
+
+
+def _plain_ticks(axis: Any, values: list[int]) -> None:
+    """The measured values themselves as ticks of a logarithmic axis, as many as there is room for."""
+    from matplotlib.ticker import NullLocator
+
+    shown = values[:: -(-len(values) // 6)]
+    axis.set_ticks(shown, [str(value) for value in shown])
+    axis.set_minor_locator(NullLocator())
+
+
+def _time(rows: list[Row]) -> Any:
+    """Jets and steps by engine, one group of bars per problem, the limit as a line; an epoch beside them."""
+    if not rows:
+        return None
+    batch = middle(row["batch"] for row in rows)
+    by_work = {
+        work: [row for row in rows if row["work"] == work and row["batch"] == batch]
+        for work in ("jet", "step", "epoch")
+    }
+    by_work = {work: chosen for work, chosen in by_work.items() if chosen}
+    if "jet" not in by_work:
+        return None
+    from matplotlib.figure import Figure
+
+    lines = [[work for work in some if work in by_work] for some in (("jet",), ("step", "epoch"))]
+    lines = [works for works in lines if works]
+    figure = Figure(figsize=(max(6.0, 2.0 + 1.1 * len(by_work["jet"])), 0.9 + 2.9 * len(lines)), layout="constrained")
+    grid = figure.add_gridspec(len(lines), 1)
+    panels: dict[str, Any] = {}
+    for k, works in enumerate(lines):
+        across = grid[k].subgridspec(1, len(works), width_ratios=[len(by_work[work]) + 0.3 for work in works])
+        panels.update({work: figure.add_subplot(across[j]) for j, work in enumerate(works)})
+    for work, axes in panels.items():
+        _bars(axes, work, by_work[work])
+    _legend(figure, panels["jet"], f"Time at batch {batch}, and how many times that of rop")
+    return figure
+
+
+def _bars(axes: Any, work: str, chosen: list[Row]) -> None:
+    """Times of one work: a group of bars per problem, a bar per engine, the limit as a dotted line."""
+    names = _names(chosen)
+    width = 0.84 / len(names)
+    for j, name in enumerate(names):
+        there = [(k, row) for k, row in enumerate(chosen) if name in row["engines"]]
+        at = [k + (j - (len(names) - 1) / 2) * width for k, _ in there]
+        heights = [1e3 * row["engines"][name]["median_s"] for _, row in there]
+        bars = axes.bar(at, heights, width * 0.94, color=COLOURS[name], label=name)
+        ratios = [slower(row, name, []) if name != "rop" else None for _, row in there]
+        axes.bar_label(bars, [_times(ratio) for ratio in ratios], fontsize=6.5, padding=1)
+    for k, row in enumerate(chosen):
+        axes.hlines(
+            1e3 * row["limit_s"],
+            k - 0.45,
+            k + 0.45,
+            colors="black",
+            linestyles=(0, (1, 1)),
+            label=None if k else "limit of the machine",
+        )
+    axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen])
+    whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
+    title = {
+        "jet": "loss + ∇f + Hv + R²",
+        "step": "step, 10 power iterations",
+        "epoch": "SGD epoch" if whole else f"{chosen[0]['steps']} SGD steps",
+    }[work]
+    axes.margins(y=0.08)
+    axes.set(yscale="log", title=title, xlim=(-0.6, len(chosen) - 0.4))
+    axes.title.set_fontsize(10)
+    axes.grid(axis="y", which="major", linewidth=0.4)
+    axes.set_axisbelow(True)
+    axes.set_ylabel("ms")
+
+
+def _relative(rows: list[Row]) -> Any:
+    """What Hv and the whole jet cost in gradients of the same engine."""
+    if not {"grad", "hvp", "jet"} <= {row["work"] for row in rows}:
+        return None
+    batch = middle(row["batch"] for row in rows)
+    rows = [row for row in rows if row["batch"] == batch]
+    problems = list(dict.fromkeys(row["problem"] for row in rows))
+    figure, panels = _figure(len(problems))
+    for axes, problem in zip(panels, problems, strict=True):
+        of = {row["work"]: row["engines"] for row in rows if row["problem"] == problem}
+        names = [name for name in ENGINES if all(name in of.get(work, {}) for work in ("grad", "hvp", "jet"))]
+        for j, work in enumerate(("hvp", "jet")):
+            cost = [of[work][name]["median_s"] / of["grad"][name]["median_s"] for name in names]
+            at = [k + (j - 0.5) * 0.4 for k in range(len(names))]
+            bars = axes.bar(at, cost, 0.37, color=[COLOURS[name] for name in names], alpha=0.5 + 0.5 * j)
+            axes.bar_label(bars, [f"{value:.1f}" for value in cost], fontsize=8, padding=1)
+        axes.set_xticks(range(len(names)), names)
+        axes.margins(y=0.14)
+        axes.set(title=problem, ylabel="gradients")
+        axes.title.set_fontsize(10)
+    figure.suptitle(
+        f"Cost in gradients of the same engine, batch {batch}: Hv (pale), loss + ∇f + Hv + R² (full)", fontsize=10
+    )
+    return figure
+
+
+def _lines(axes: Any, points: list[tuple[float, Row]]) -> None:
+    """Time over one quantity: a line per engine, the limit dotted."""
+    for name in ENGINES:
+        at = [(x, 1e3 * row["engines"][name]["median_s"]) for x, row in points if name in row["engines"]]
+        if at:
+            axes.plot(*zip(*at, strict=True), "o-", color=COLOURS[name], label=name, markersize=4)
+    axes.plot([x for x, _ in points], [1e3 * row["limit_s"] for _, row in points], "k:", label="limit of the machine")
+    axes.set(xscale="log", yscale="log", ylabel="ms")
+    axes.grid(which="major", linewidth=0.4)
+
+
+def _batch(rows: list[Row]) -> Any:
+    """Growth with the batch, problem by problem."""
+    jets = [row for row in rows if row["work"] == "jet"]
+    if len({row["batch"] for row in jets}) < 2:
+        return None
+    problems = list(dict.fromkeys(row["problem"] for row in jets))
+    figure, panels = _figure(len(problems))
+    for axes, problem in zip(panels, problems, strict=True):
+        mine = sorted((row for row in jets if row["problem"] == problem), key=lambda row: row["batch"])
+        _lines(axes, [(row["batch"], row) for row in mine])
+        axes.set(title=problem, xlabel="batch")
+        axes.title.set_fontsize(10)
+        _plain_ticks(axes.xaxis, [row["batch"] for row in mine])
+    _legend(figure, panels[0], "loss + ∇f + Hv + R²")
+    return figure
+
+
+def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Any:
+    """Growth with width, depth and batch."""
+    axes_measured = [axis for axis in growth.AXES if any(row["axis"] == axis.name for row in rows)]
+    if not axes_measured:
+        return None
+    figure, panels = _figure(len(axes_measured))
+    for axes, axis in zip(panels, axes_measured, strict=True):
+        mine = [row for row in rows if row["axis"] == axis.name]
+        _lines(axes, [(row["value"], row) for row in mine])
+        fitted = [f"{entry['engine']} {entry['slope']:.2f}" for entry in slopes if entry["axis"] == axis.name]
+        axes.set(title=axis.about, xlabel=f"{axis.name}\nslope against {axis.against}: {', '.join(fitted)}")
+        axes.title.set_fontsize(10)
+        axes.xaxis.label.set_fontsize(9)
+        _plain_ticks(axes.xaxis, [row["value"] for row in mine])
+    _legend(figure, panels[0], "loss + ∇f + Hv + R²")
+    return figure

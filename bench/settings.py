@@ -1,0 +1,87 @@
+"""What a run of the benchmark measures: problems, batch sizes, precisions, engines, works, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from .engines import ENGINES, EPOCHS, ON_CUDA, WORKS
+from .machine import cores
+from .problems import MAIN, Problem
+
+EVERYWHERE = ("grad", "hvp", "jet")  # in a thin run the other works are measured at batch 128 in float32 only
+QUICK_WORKS = ("grad", "hvp", "jet", "step", "epoch", "penalised")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is measured: all combinations, or a `thin` selection with float64 and the longer works at one batch."""
+
+    problems: tuple[Problem, ...] = MAIN
+    batches: tuple[int, ...] = (32, 128, 512)
+    dtypes: tuple[str, ...] = ("float32", "float64")
+    engines: tuple[str, ...] = tuple(ENGINES)
+    works: tuple[str, ...] = tuple(WORKS)
+    threads: int = 0  # 0: as many as there are cores
+    device: str = "cpu"  # or "cuda": rop and torch on a GPU
+    rounds: int = 9
+    burst: float = 0.03  # seconds of one turn
+    patience: float = 6.0  # seconds for the timing of a row: of long calls there are fewer turns, at least 3
+    epoch_steps: int = 0  # most steps of an epoch; 0: all of them
+    thin: bool = False
+    growth: bool = False  # also growth with width, depth and batch
+
+    def resolved(self) -> Settings:
+        return replace(self, threads=self.threads or cores())
+
+    def steps(self, problem: Problem, batch: int, work: str = "epoch") -> int:
+        """Of an epoch; the last partial batch is left out."""
+        return min(problem.rows // batch, self.epoch_steps or problem.rows, EPOCHS[work] or problem.rows)
+
+    def works_at(self, problem: Problem, batch: int, dtype: str) -> tuple[str, ...]:
+        works = [work for work in self.works if work not in EPOCHS or self.steps(problem, batch)]
+        if self.thin:
+            main_batch, main_dtype = batch == middle(self.batches), dtype == self.dtypes[0]
+            if not main_batch and not main_dtype:
+                return ()
+            if not main_batch or not main_dtype:
+                works = [work for work in works if work in EVERYWHERE]
+        return tuple(works)
+
+
+def middle(batches: Iterable[int]) -> int:
+    """The batch size that stands for all of them."""
+    known = sorted(set(batches))
+    return 128 if 128 in known else known[len(known) // 2]
+
+
+def quick(settings: Settings) -> Settings:
+    """A run that ends within two minutes: three problems, one batch size, one precision, fewer works and rounds.
+
+    torch.func is left out: it is nearly always slower than torch, and so the slowest to measure.
+    """
+    names = ("forest", "usps", "wide")
+    engines = tuple(name for name in ENGINES if name != "torch.func")
+    return replace(
+        settings,
+        engines=engines if settings.engines == Settings.engines else settings.engines,
+        problems=tuple(p for p in MAIN if p.name in names) if settings.problems == MAIN else settings.problems,
+        batches=(128,) if settings.batches == Settings.batches else settings.batches,
+        dtypes=("float32",) if settings.dtypes == Settings.dtypes else settings.dtypes,
+        works=QUICK_WORKS if settings.works == Settings.works else settings.works,
+        rounds=5,
+        patience=1.5,
+        epoch_steps=100,
+    )
+
+
+def on_cuda(settings: Settings) -> Settings:
+    """The same on a GPU, as far as engines and works can use one."""
+    from .engines.cuda_engines import WORKS as ABLE
+
+    return replace(
+        settings,
+        device="cuda",
+        engines=tuple(name for name in settings.engines if name in ON_CUDA),
+        works=tuple(work for work in settings.works if work in ABLE),
+    )
