@@ -38,7 +38,8 @@ from rop.graph import Graph, Sequential
 from rop.layers import ACTIVATIONS, CrossEntropy, Identity, Layer, LeakyReLU, Linear, ReLU
 from rop.objective import Objective, Point
 from rop.optim import SGD, Adam, Optimizer, SpectralRadius
-from rop.training.run import Fit, Row, train
+from rop.training.fit import Fit, Row
+from rop.training.run import train
 
 __all__ = ["RopClassifier"]
 
@@ -62,7 +63,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         net: instead of an MLP, a net of your own, or a function (n_features, n_classes) → net. Its output is one logit
             for each class.
         input_shape: shape of one sample as the net sees it, such as (1, 28, 28); X stays (n_samples, n_features).
-        optimizer: "adam", "sgd", or an object such as rop.SGD(momentum=0.9).
+        optimizer: "adam", "sgd", or an object such as rop.SGD(momentum=0.9); see rop.optim.Optimizer.
         lr: learning rate, a number or a schedule; None: the optimizer's own.
         batch_size: samples per step; "auto" is about 128, so that no epoch leaves out more than a few samples.
         epochs: how often ``fit`` goes through the data; ``partial_fit`` goes once.
@@ -280,10 +281,17 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return LAYERS[check_choice(OWNER, "activation", _plain(self.activation), tuple(LAYERS))]()
 
     def _made_optimizer(self) -> Optimizer:
-        made = self.optimizer
-        if not isinstance(made, Optimizer):
+        made: Any = self.optimizer
+        if isinstance(made, str) or not isinstance(made, Optimizer):
             made = OPTIMIZERS[check_choice(OWNER, "optimizer", _plain(made), tuple(OPTIMIZERS))]()
-        return made if self.lr is None else replace(made, lr=self.lr)
+        if self.lr is None:
+            return made
+        if not hasattr(made, "__dataclass_fields__"):
+            raise ArgumentTypeError(
+                f"{OWNER}: lr replaces that of an optimizer which is a dataclass, got {type(made).__name__}; give it "
+                "its own lr and leave lr=None"
+            )
+        return replace(made, lr=self.lr)
 
     def _made_penalty(self) -> SpectralRadius | None:
         options = {} if self.solver_options is None else self.solver_options

@@ -8,7 +8,8 @@ import numba
 import numpy as np
 
 import rop
-from rop.training.compiled import Descent
+from rop.training.compiled import CompiledSteps
+from rop.training.report import Report
 
 from ..problems import Data, Problem
 from . import Engine, Step
@@ -65,11 +66,11 @@ class Rop(Engine):
         return p.loss, p.grad, p.hvp(v), p.r2(v)
 
     # ------------------------------------------------------------------------------------------------ steps and epochs
-    def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> Descent:
+    def descent(self, x: np.ndarray, y: np.ndarray, mu: float) -> CompiledSteps:
         penalty = None  # limit=None: the steps of the other engines have none either
         if mu:
             penalty = rop.SpectralRadius(mu=mu, K=Step.K, maxiter=Step.ITERATIONS, stop="relative", limit=None)
-        return Descent(
+        return CompiledSteps(
             self.f.net,
             self.f.loss,
             x,
@@ -84,7 +85,7 @@ class Rop(Engine):
         d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
         restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         d.begin(self.keep("samples", lambda: np.arange(self.batch)))
-        ((loss, *_),) = d.run(0, 1, rate=Step.RATE, mu=Step.MU)
+        loss = d.run(0, 1, rate=Step.RATE, mu=Step.MU)[0, Report.LOSS]
         v = d.arrays["v"].copy()
         return loss, np.dot(d.arrays["u"], v), d.w, v  # the report has |λ|
 
@@ -106,7 +107,7 @@ class Rop(Engine):
         d = self.keep(f"epochs {mu}", lambda: self.descent(data.x, data.y, mu))
         restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE, mu=mu)
-        return reports[:, 0].mean(), d.w
+        return reports[:, Report.LOSS].mean(), d.w
 
     def epoch(self, repetition: int) -> Any:
         return self.steps_over_rows(repetition, 0.0)
@@ -121,6 +122,6 @@ def objective(problem: Problem, dtype: str, data: Data, device: str = "cpu") -> 
     return rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype), **settings)
 
 
-def restart(d: Descent, w: np.ndarray, v: np.ndarray) -> None:
+def restart(d: CompiledSteps, w: np.ndarray, v: np.ndarray) -> None:
     """A descent goes on where it stopped; here it starts again."""
     d.arrays["w"][:], d.arrays["v"][:], d.arrays["u"][:] = w, v, 0

@@ -15,6 +15,7 @@ from rop.arguments import check_int
 from rop.devices.batch import DEFAULT_MEMORY
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
+from rop.kernels.rules import averaged
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.objective import Objective
@@ -281,7 +282,7 @@ class _Bound:
         """Running statistics take in those of the batch."""
         with torch.no_grad():
             for name, running in self.traced.buffers.items():
-                running += self._momentum[name] * (torch.from_numpy(stats[name]) - running)
+                running.copy_(averaged(running, torch.from_numpy(stats[name]), self._momentum[name]))
             for counter in self.traced.counters:
                 counter += 1
 

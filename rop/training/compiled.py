@@ -1,6 +1,6 @@
 """Minibatch descent in compiled code: the steps of Algorithm 1 over the batches of an epoch.
 
-``Descent`` owns the parameters while it runs. Python is entered once per call, not once per step.
+Python is entered once per call, not once per step.
 """
 
 from __future__ import annotations
@@ -8,121 +8,62 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numba
 import numpy as np
 
-from rop.arguments import check_dtype, check_int
 from rop.devices.batch import DEFAULT_MEMORY, Data
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
 from rop.devices.cpu.workspace import CANCELLABLE_WORK, CpuWorkspace
 from rop.devices.lock import engine_lock, in_home_process
-from rop.errors import ArgumentError
-from rop.graph import Graph
-from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.cpu import training as compiled
-from rop.layers.loss import Loss, Targets
+from rop.kernels.rules import Given, Setting
 from rop.lowering import ORDERS
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius, check_settings
+from rop.optim import Adam
+from rop.training.report import blank
+from rop.training.settings import compiled_settings
+from rop.training.start import first_direction
+from rop.training.steps import Steps
 
-SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which "track" uses ∇ρ: tan of an angle
-SHARE = 0.005  # seconds of steps that are run in one way before another may be better
-COLUMNS = ("loss", "correct", "rho", "residual", "hvps", "penalty", "gradient_ns", "power_ns", "r2_ns", "rest_ns")
-
-
-class OnHost:
-    """What steps whose ``arrays`` are views of all they change have in common; see rop.training.run.Steps."""
-
-    arrays: Any
-
-    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Puts back what ``arrays`` gave."""
-        for name, array in self.arrays.items():
-            array[...] = arrays[name]
-
-    def mark(self) -> None:
-        """Keeps a copy of what they are now."""
-        self._marked = {name: array.copy() for name, array in self.arrays.items()}
-
-    def back(self) -> None:
-        """Returns to the last mark."""
-        self.restore(self._marked)
-
-    def finite(self) -> bool:
-        """Whether the parameters and running statistics are finite."""
-        return all(
-            np.isfinite(array).all() for name, array in self.arrays.items() if name == "w" or name.startswith("state/")
-        )
+SHARE = 0.005  # seconds of steps that are run with or without threads before the other is tried
 
 
-class Descent(OnHost):
-    """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set.
-
-    Args:
-        net, loss, x, y: as for Objective; x and y are the whole data set.
-        batch_size: samples per step.
-        w: where to start (n,).
-        dtype: precision.
-        optimizer: SGD or Adam; their schedules are the caller's business.
-        regularizer: None for plain training; its solver must be "power" or "track".
-        state: running statistics of batchnorm.
-        seed: of the first direction v.
-        profile: whether reports say where the time went.
+class CompiledSteps(Steps):
+    """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set, with SGD or Adam. The solver of a
+    penalty must be "power" or "track". See Steps for the arguments.
 
     >>> import numpy as np, rop
-    >>> from rop.training.compiled import Descent
+    >>> from rop.training.report import Report
     >>> net = rop.Sequential(rop.Linear(2, 2))
     >>> x, y = np.eye(2, dtype="f4").repeat(8, 0), np.array([0, 1]).repeat(8)
-    >>> d = Descent(net, rop.CrossEntropy(), x, y, batch_size=4, w=net.init())
+    >>> d = CompiledSteps(net, rop.CrossEntropy(), x, y, batch_size=4, w=net.init())
     >>> d.begin(np.random.default_rng(0).permutation(16))
     4
     >>> reports = d.run(0, 4, rate=1.0)
-    >>> reports.shape, bool(reports[-1, 0] < reports[0, 0])
+    >>> reports.shape, bool(reports[-1, Report.LOSS] < reports[0, Report.LOSS])
     ((4, 10), True)
     """
 
-    def __init__(
-        self,
-        net: Graph,
-        loss: Loss,
-        x: np.ndarray,
-        y: Any,
-        *,
-        batch_size: int,
-        w: np.ndarray,
-        dtype: Any = np.float32,
-        optimizer: Optimizer | None = None,
-        regularizer: SpectralRadius | None = None,
-        state: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-        profile: bool = False,
-    ):
-        self.net, self.dtype = net, np.dtype(check_dtype("Descent", dtype))
-        self.batch = check_int("Descent", "batch_size", batch_size)
-        x = check_data(x, self.dtype, check_finite=True)
-        targets = checked_targets(net, loss, x, y, self.batch)
+    def _prepare(self, w: np.ndarray) -> None:
+        self._settings = compiled_settings(type(self).__name__, self.optimizer, self.regularizer)
+        shape = self._x.shape[1:]
         self._space = CpuWorkspace.of(
-            net, x.shape[1:], True, loss, self.dtype, self.batch, DEFAULT_MEMORY, one_chunk=True
+            self.net, shape, True, self.loss, self.dtype, self.batch, DEFAULT_MEMORY, one_chunk=True
         )
-        self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(0, np.int64))
-        self._shares = targets.shares if loss.reduction == "mean" else None
-        self._settings = settings_of(optimizer or SGD(), regularizer)
-        self._state = check_state(net, state, self.dtype, "Descent")
+        self._data = Data(self._x.reshape(len(self._x), -1), self._targets, 1.0, np.zeros(0, np.int64))
+        self._shares = self._targets.shares if self.loss.reduction == "mean" else None
         self._pace, self._share = Pace(), 1
-        self._seed, self._clock = seed, _clock() if profile else 0
-        self.size = net.size
-        self._allocate(w, optimizer or SGD(), regularizer)
+        self._clock = _clock() if self._profiled else 0
+        self._allocate(w)
 
-    def _allocate(self, w: np.ndarray, optimizer: Optimizer, regularizer: SpectralRadius | None) -> None:
-        space, n = self._space, self.size
+    def _allocate(self, w: np.ndarray) -> None:
+        space, n, optimizer = self._space, self.size, self.optimizer
         space.ensure_direction(0)
         for k in ORDERS:
             space.reserve_results(((k, 0),), (0,))
-        random = np.random.default_rng(self._seed).standard_normal(n)
-        space.array("v0")[:n] = random / np.linalg.norm(random)
+        space.array("v0")[:n] = first_direction(n, self.dtype, self.seed)
         space.array("w")[:n] = w
         self._before = aligned(n, self.dtype)  # v as it was when the current step began
         self._velocity = self._squares = None
@@ -149,8 +90,7 @@ class Descent(OnHost):
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything that changes from step to step; views, so that values can be put back: w, the last direction v and
-        its product u = Hv (zeros: none), the optimizer's memory and the running statistics (as "state/...")."""
+        """See Steps.arrays; these are views. A "u" of zeros says that there is none."""
         named = {
             "w": self._space.array("w")[: self.size],
             "v": self._space.array("v0")[: self.size],
@@ -162,49 +102,20 @@ class Descent(OnHost):
             f"state/{name}": array for name, array in self._state.items()
         }
 
-    @property
-    def w(self) -> np.ndarray:
-        """The parameters (a copy)."""
-        return self.arrays["w"].copy()
-
-    @property
-    def state(self) -> dict[str, np.ndarray]:
-        """The running statistics (copies)."""
-        return {name: array.copy() for name, array in self._state.items()}
-
     # ------------------------------------------------------------------------------------------------------------ steps
-    def begin(self, order: np.ndarray) -> int:
-        """Makes an epoch of samples in this order, the last partial batch left out; returns its number of steps."""
-        space, self._steps = self._space, len(order) // self.batch
-        samples = np.full((self._steps, space.tiles * space.lanes), ~np.int64(order[0]), np.int64)
-        samples[:, : self.batch] = order[: self._steps * self.batch].reshape(self._steps, self.batch)
-        self._samples = samples.reshape(-1)
-        self._reports = np.zeros((self._steps, compiled.REPORT))
-        self._given = np.zeros((self._steps, compiled.STEP))
+    def _arrange(self, batches: np.ndarray) -> None:
+        space = self._space
+        padding = ~batches.flat[0] if batches.size else 0  # a sample that does not count
+        samples = np.full((len(batches), space.tiles * space.lanes), padding, np.int64)
+        samples[:, : self.batch] = batches
+        self._samples, self._reports = samples.reshape(-1), blank(len(batches))
         with engine_lock():
             self._descriptor = self._describe()
-        return self._steps
 
-    def run(
-        self,
-        first: int,
-        count: int,
-        *,
-        rate: Any,
-        mu: Any = 0.0,
-        tol: Any = 0.0,
-        before: int = 0,
-        stop: Callable[[], bool] | None = None,
-    ) -> np.ndarray:
-        """Steps first, …, first + count − 1 of the epoch, with one rate, μ and tolerance or one for each step;
-        ``before`` counts the steps before this epoch. Returns a row of COLUMNS for each step that was done. It is the
-        last one if its loss or ρ is not finite: then w is what it was before that step. ``stop`` is asked now and then
-        during long steps."""
-        count = min(count, self._steps - first)
-        part = self._given[first : first + count]
-        part[:, compiled.RATE], part[:, compiled.MU], part[:, compiled.TOLERANCE] = rate, mu, tol
-        products = 2 + self._settings[compiled.ITERATIONS] if np.any(part[:, compiled.MU]) else 1
-        long = self._work * products >= CANCELLABLE_WORK  # else whoever wants to stop need not wait long
+    def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
+        penalised = self._given[first : first + count, Given.MU].any()
+        products = 2 + self._settings[Setting.ITERATIONS] if penalised else 1
+        long = self._work * products >= CANCELLABLE_WORK  # else a request to stop need not wait long
         with engine_lock():
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles
@@ -241,7 +152,7 @@ class Descent(OnHost):
         return done[0], whole
 
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
-        """With threads if they pay just now: it is tried every few milliseconds."""
+        """Runs the steps with threads while these are faster, which is tried again every few milliseconds."""
         most, done = numba.get_num_threads(), 0
         try:
             while done < count:
@@ -297,7 +208,7 @@ class Descent(OnHost):
             compiled.AVERAGING: address(self._averaging),
             compiled.NORMALISATION_COUNT: len(self._normalisations),
             compiled.CLOCK: self._clock,
-            compiled.SEED: self._seed,
+            compiled.SEED: self.seed,
             compiled.BEFORE: address(self._before),
             compiled.X: address(data.x),
             compiled.ROW_BYTES: data.x.strides[0],
@@ -307,37 +218,6 @@ class Descent(OnHost):
         descriptor[list(words)] = list(words.values())
         self._work = len(passes[0].table) * space.stride * space.tiles
         return descriptor
-
-
-def checked_targets(net: Graph, loss: Loss, x: np.ndarray, y: Any, batch: int) -> Targets:
-    """Targets of a data set of which batches of a size can be made."""
-    check_problem("Descent", net, loss)
-    if len(x) < batch:
-        raise ArgumentError(f"Descent: expected at least one batch of {batch} samples, got {len(x)}")
-    shapes = net.shapes(x.shape[1:])
-    check_statistics(net, shapes, batch)
-    return loss.targets(y, len(x), shapes[net.output], x.dtype)
-
-
-def settings_of(optimizer: Optimizer, regularizer: SpectralRadius | None) -> np.ndarray:
-    check_settings("Descent", optimizer, regularizer)
-    settings = np.zeros(compiled.SETTINGS)
-    settings[compiled.DECAY] = optimizer.weight_decay
-    if isinstance(optimizer, Adam):
-        settings[compiled.ADAM], settings[compiled.EPSILON] = 1, optimizer.eps
-        settings[compiled.BETA1], settings[compiled.BETA2] = optimizer.betas
-    else:
-        settings[compiled.MOMENTUM], settings[compiled.NESTEROV] = optimizer.momentum, optimizer.nesterov
-    if regularizer is not None:
-        if not regularizer.compiled:
-            raise ArgumentError(f"Descent: expected solver 'power' or 'track', got {regularizer.solver!r}")
-        track = regularizer.solver == "track"
-        settings[compiled.TARGET] = regularizer.K
-        settings[compiled.ITERATIONS] = regularizer.products if track else regularizer.maxiter
-        settings[compiled.SENSE] = SENSE if track else 0
-        settings[compiled.ABSOLUTE], settings[compiled.WARM] = regularizer.stop == "paper", regularizer.warm_start
-        settings[compiled.CLIP], settings[compiled.LIMIT] = regularizer.clip or 0, regularizer.limit or 0
-    return settings
 
 
 def _clock() -> int:

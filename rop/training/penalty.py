@@ -8,70 +8,77 @@ from typing import Any
 import numpy as np
 
 from rop import eigen
-from rop.kernels.cpu.training import shortening
+from rop.kernels.rules import SENSE, shortening, takes_part
 from rop.objective import Point
 from rop.optim import SpectralRadius
-from rop.training.compiled import SENSE
+from rop.training.start import first_direction
+
+
+def dominant(
+    regularizer: SpectralRadius,
+    v: np.ndarray,
+    p: Point,
+    *,
+    seed: int,
+    number: int,
+    mu: float,
+    tol: float,
+    rate: float,
+    preconditioner: Any = None,
+    free: np.ndarray | None = None,
+) -> tuple[eigen.Eigen, np.ndarray | None]:
+    """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
+
+    Args:
+        regularizer: what ρ may be, and how its eigenvector is found. The caller evaluates its schedules.
+        v: where the search starts, (n,); afterwards where the next one starts, written in place.
+        seed, number: the seed of the run, and how many steps there were before this one.
+        mu, tol, rate: weight, tolerance and learning rate of this step.
+        free: 1 for parameters that may move, 0 for others, (n,): H is then that of f as a function of the former.
+    """
+    moving: Any = 1 if free is None else free
+    found = _solve(regularizer, v, p, [seed, number], tol, preconditioner, moving)
+    r, sense = regularizer, SENSE if regularizer.solver == "track" else 0.0
+    if not takes_part(found.rho, r.K, found.residuals[0], sense):
+        return found, None
+    gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
+    return found, mu * shortening(r.clip or 0, r.limit or 0, rate * mu, found.rho, _length(gradient)) * gradient
+
+
+def _solve(
+    r: SpectralRadius, v: np.ndarray, p: Point, seed: list[int], tol: float, preconditioner: Any, free: Any
+) -> eigen.Eigen:
+    H = _Following(p, free)
+    options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": seed}
+    if r.warm_start and (v * free).any():
+        options["v0"] = v * free
+    if r.solver == "track":
+        options["maxiter"] = r.products
+    if r.solver not in ("lanczos", "lobpcg"):
+        options["stop"] = r.stop
+    if r.solver == "paper_lobpcg":
+        options["preconditioner"] = preconditioner
+    found = eigen.spectral_radius(H, "power" if r.compiled else r.solver, **options)
+    following = H.following if r.compiled else found.vector
+    if np.isfinite(following).all() and following.any():
+        v[:] = following
+    return found
 
 
 class Penalty:
-    """Carries the eigenvector from step to step; rop/kernels/cpu/training.py does the same in compiled code.
-
-    Args:
-        regularizer: what ρ may be, and how its eigenvector is found. Its schedules are the caller's business.
-        size, dtype: of the parameters.
-        seed: of the first direction, and of random starts.
+    """A penalty outside of a run, as rop.torch.SpectralRadius uses it: it carries the eigenvector from step to step.
 
     Attributes:
-        v: where the next solve starts, (n,); written in place.
+        v: where the next search starts, (n,); written in place.
     """
 
     def __init__(self, regularizer: SpectralRadius, size: int, dtype: Any, seed: int = 0):
         self.regularizer, self.seed = regularizer, seed
-        random = np.random.default_rng(seed).standard_normal(size)
-        self.v = (random / np.linalg.norm(random)).astype(dtype)
+        self.v = first_direction(size, dtype, seed)
 
-    def at(
-        self,
-        p: Point,
-        number: int,
-        *,
-        mu: float,
-        tol: float,
-        rate: float,
-        preconditioner: Any = None,
-        free: np.ndarray | None = None,
-    ) -> tuple[eigen.Eigen, np.ndarray | None]:
-        """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
-
-        ``number`` counts the steps before this one, ``rate`` is the learning rate that the step will use, and ``free``
-        (n,) is 1 for parameters that may move, 0 for others: H is then that of f as a function of the former.
-        """
-        moving: Any = 1 if free is None else free
-        found = self._solve(p, number, tol, preconditioner, moving)
-        r = self.regularizer
-        sensible = r.solver != "track" or found.residuals[0] <= SENSE * found.rho
-        if not (r.K < found.rho < np.inf and sensible):
-            return found, None
-        gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
-        return found, mu * shortening(r.clip or 0, r.limit or 0, rate * mu, found.rho, _length(gradient)) * gradient
-
-    def _solve(self, p: Point, number: int, tol: float, preconditioner: Any, free: Any) -> eigen.Eigen:
-        r, H = self.regularizer, _Following(p, free)
-        options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": [self.seed, number]}
-        if r.warm_start and (self.v * free).any():
-            options["v0"] = self.v * free
-        if r.solver == "track":
-            options["maxiter"] = r.products
-        if r.solver not in ("lanczos", "lobpcg"):
-            options["stop"] = r.stop
-        if r.solver == "paper_lobpcg":
-            options["preconditioner"] = preconditioner
-        found = eigen.spectral_radius(H, "power" if r.compiled else r.solver, **options)
-        following = H.following if r.compiled else found.vector
-        if np.isfinite(following).all() and following.any():
-            self.v[:] = following
-        return found
+    def at(self, p: Point, number: int, **given: Any) -> tuple[eigen.Eigen, np.ndarray | None]:
+        """See ``dominant`` for what is given and returned."""
+        return dominant(self.regularizer, self.v, p, seed=self.seed, number=number, **given)
 
 
 class _Following(eigen.Hessian):

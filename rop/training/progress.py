@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from rop.errors import missing_package
-from rop.training.compiled import COLUMNS
-
-LOSS, CORRECT, RHO = (COLUMNS.index(name) for name in ("loss", "correct", "rho"))
+from rop.training.report import means
 
 
 class Quiet:
@@ -33,8 +31,8 @@ class Bar(Quiet):
     def steps(self, epoch: int, step: int, total: int, reports: np.ndarray) -> None:
         numbers = self._numbers
         if not numbers and len(reports):
-            mean = reports.mean(axis=0)
-            numbers = f"loss {mean[LOSS]:.4f}" + (f"  ρ {mean[RHO]:.3g}" if mean[RHO] else "")
+            mean = means(reports)
+            numbers = f"loss {mean['loss']:.4f}" + (f"  ρ {mean['rho']:.3g}" if mean["rho"] else "")
         self._progress.update(
             self._task, completed=(epoch - 1) * self._per_epoch + step, epoch=f"{epoch}/{self._epochs}", numbers=numbers
         )
@@ -61,7 +59,7 @@ def summary(row: dict[str, float]) -> str:
 
 
 @contextmanager
-def shown(epochs: int, per_epoch: int, regularized: bool) -> Iterator[Bar]:
+def shown(epochs: int, per_epoch: int) -> Iterator[Bar]:
     """A progress bar on standard error, so that results can be piped."""
     try:
         from rich.console import Console

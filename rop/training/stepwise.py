@@ -1,152 +1,152 @@
-"""The same steps as Descent, one by one in Python: for eigen-solvers that are not compiled into it."""
+"""The same steps one by one in Python, with any optimizer and any penalty, on any device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from rop.graph import Graph
-from rop.inputs import check_data, check_state
-from rop.layers.batchnorm import BatchNorm
-from rop.layers.loss import Loss
+from rop.errors import ArgumentError, ArgumentTypeError
+from rop.kernels.rules import Given, Report
 from rop.objective import Objective
-from rop.optim import Adam, Optimizer, SpectralRadius
-from rop.training.compiled import COLUMNS, OnHost
-from rop.training.penalty import Penalty
+from rop.optim import Epoch, Memory, Problem, Step
+from rop.training.averages import RunningAverages
+from rop.training.report import is_finite
+from rop.training.steps import OneByOne
+
+RESERVED = ("w", "u", "meta", "reports", "profiled")  # names that checkpoints use for something else
 
 
-class RunningAverages:
-    """The running statistics of every batchnorm layer, each with its own momentum; ``state`` is changed in place."""
+class StepwiseSteps(OneByOne):
+    """Steps of an optimizer and a penalty that follow the protocols of rop.optim; see Steps for the arguments.
 
-    def __init__(self, net: Graph, state: dict[str, np.ndarray]):
-        self.state = state
-        self._parts = {
-            net.name_of(node.layer): node.layer.momentum for node in net.nodes if isinstance(node.layer, BatchNorm)
-        }
+    Args:
+        device: where f and its derivatives are computed. The vectors of the methods are on the host.
+    """
 
-    def take_in(self, statistics: Mapping[str, np.ndarray]) -> None:
-        """Moves them towards the statistics of a batch."""
-        for name, running in self.state.items():
-            running += self._parts[name.rpartition(".")[0]] * (statistics[name] - running)
+    def __init__(self, *problem: Any, device: str = "cpu", **options: Any):
+        self._device = device
+        super().__init__(*problem, **options)
 
-
-class Stepwise(OnHost):
-    """Steps of min f(w) + μ·max(0, ρ − K) with any solver of rop.eigen; see Descent for the arguments."""
-
-    def __init__(
-        self,
-        net: Graph,
-        loss: Loss,
-        x: np.ndarray,
-        y: Any,
-        *,
-        batch_size: int,
-        w: np.ndarray,
-        dtype: Any,
-        optimizer: Optimizer,
-        regularizer: SpectralRadius,
-        state: Mapping[str, np.ndarray] | None = None,
-        seed: int = 0,
-        profile: bool = False,
-        device: str = "cpu",
-    ):
-        self.dtype, self.batch = np.dtype(dtype), batch_size
-        self.x, self.y = check_data(x, self.dtype, check_finite=True), np.asarray(y)
-        self.optimizer, self.regularizer, self.seed = optimizer, regularizer, seed
-        self.f = Objective(net, loss, self.x[:batch_size], self.y[:batch_size], dtype=self.dtype, device=device)
-        self.state = check_state(net, state, self.dtype, "Stepwise")
-        self.averages = RunningAverages(net, self.state)
-        self.w, self.penalty = np.array(w, self.dtype), Penalty(regularizer, net.size, self.dtype, seed)
-        self.velocity = np.zeros_like(self.w)
-        self.squares = np.zeros_like(self.w) if isinstance(optimizer, Adam) else None
-        # where the K-FAC preconditioner in use was made: enough to make it again in a run that goes on
-        self._made_at, self._made_from = np.zeros_like(self.w), np.full(batch_size, -1, np.int64)
-        self._preconditioner: Any = None
+    def _prepare(self, w: np.ndarray) -> None:
+        self._labels, self._w = np.asarray(self._y), np.array(w, self.dtype)
+        first = np.arange(self.batch)
+        self._f = Objective(
+            self.net, self.loss, self._x[first], self._labels[first], dtype=self.dtype, device=self._device
+        )
+        self._averages = RunningAverages(self.net, self._state)
+        self._cache: dict[str, Any] = {}
+        problem = Problem(self.net, self.size, self.dtype, self.batch, self.seed)
+        self._memory = _started(self.optimizer, problem)
+        self._penalty_memory = _started(self.regularizer, problem)
+        if twice := sorted(self._memory.keys() & self._penalty_memory.keys()):
+            raise ArgumentError(
+                f"{type(self.optimizer).__name__}: expected names in the memory of the optimizer that "
+                f"{type(self.regularizer).__name__} does not use, got {twice[0]!r}"
+            )
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """As Descent.arrays."""
-        named = {"w": self.w, "v": self.penalty.v, "velocity": self.velocity}
-        if self.regularizer.solver == "paper_lobpcg":
-            named |= {"kfac/w": self._made_at, "kfac/batch": self._made_from}
-        if self.squares is not None:
-            named["squares"] = self.squares
-        return named | {f"state/{name}": array for name, array in self.state.items()}
+        """See Steps.arrays; these are views."""
+        state = {f"state/{name}": array for name, array in self._state.items()}
+        return {"w": self._w, **self._penalty_memory, **self._memory, **state}
 
-    def begin(self, order: np.ndarray) -> int:
-        steps = len(order) // self.batch
-        self._batches = order[: steps * self.batch].reshape(steps, self.batch)
-        return steps
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """See Steps.restore."""
+        super().restore(arrays)
+        self._cache.clear()
 
-    def run(
-        self,
-        first: int,
-        count: int,
-        *,
-        rate: Any,
-        mu: Any = 0.0,
-        tol: Any = 0.0,
-        before: int = 0,
-        stop: Callable[[], bool] | None = None,
-    ) -> np.ndarray:
-        """As Descent.run."""
-        reports: list[list[float]] = []
-        batches = self._batches[first : first + count]
-        given = np.broadcast_arrays(np.zeros(len(batches)), rate, mu, tol)[1:]
-        for i, batch in enumerate(batches):
-            report = self._step(batch, before + first + i, *(float(one[i]) for one in given))
-            reports.append(report)
-            if not (np.isfinite(report[:3:2]).all() and self.finite()) or (stop is not None and stop()):
-                break
-        return np.array(reports).reshape(-1, len(COLUMNS))
+    def _goes_on(self) -> bool:
+        return self.finite()
 
-    def _step(self, batch: np.ndarray, number: int, rate: float, mu: float, tol: float) -> list[float]:
-        preconditioner = self._refreshed(batch, number) if mu and self.regularizer.solver == "paper_lobpcg" else None
-        p = self.f.with_data(self.x[batch], self.y[batch]).at(self.w)
-        direction, found, added = p.grad, None, None
-        if mu:
-            found, added = self.penalty.at(p, number, mu=mu, tol=tol, rate=rate, preconditioner=preconditioner)
-            direction += 0.0 if added is None else added
-        report = [
-            p.loss,
-            float("nan"),
-            found.rho if found else 0.0,
-            float(found.residuals[0]) if found else 0.0,
-            float(found.hvps) if found else 0.0,
-            float(added is not None),
-            0.0,
-            0.0,
-            0.0,
-            0.0,
-        ]
-        if np.isfinite(report[:3:2]).all():
+    # ------------------------------------------------------------------------------------------------------------ steps
+    def _objective_of(self, rows: np.ndarray) -> Objective:
+        return self._f.with_data(self._x[rows], self._labels[rows])
+
+    def _step(self, rows: np.ndarray, number: int, given: np.ndarray, report: np.ndarray) -> None:
+        objective = self._objective_of(rows)
+        point = objective.at(self._w)
+        rate, mu, tol = given.tolist()
+        now = Step(
+            w=self._w,
+            objective=objective,
+            point=point,
+            gradient=point.grad,
+            rate=rate,
+            mu=mu,
+            tol=tol,
+            number=number + 1,
+            epoch=self._epoch,
+            seed=self.seed,
+            batch=rows,
+            objective_of=self._objective_of,
+            cache=self._cache,
+        )
+        report[Report.LOSS], report[Report.CORRECT] = point.loss, np.nan
+        if self.regularizer is not None and given[Given.MU]:
+            self._penalise(now, report)
+        if is_finite(report):
             with np.errstate(over="ignore", invalid="ignore"):  # the trainer looks whether the parameters are finite
-                self._update(direction.astype(self.dtype), rate, number + 1)
-            self.averages.take_in(p.batch_stats)
-        return report
+                self.optimizer.step(now, self._memory)
+            self._averages.take_in(point.batch_stats)
 
-    def _refreshed(self, batch: np.ndarray, number: int) -> Any:
-        """K-FAC's T of this step, or of one of the last ``refresh`` steps."""
-        from rop.kfac import kfac
-
-        if number % self.regularizer.refresh == 0 or self._made_from[0] < 0:
-            self._made_at[:], self._made_from[:], self._preconditioner = self.w, batch, None
-        if self._preconditioner is None:
-            old = self._made_from
-            self._preconditioner = kfac(self.f.with_data(self.x[old], self.y[old]).at(self._made_at), seed=self.seed)
-        return self._preconditioner
-
-    def _update(self, direction: np.ndarray, rate: float, t: int) -> None:
-        o = self.optimizer
-        direction = direction + o.weight_decay * self.w
-        if isinstance(o, Adam):
-            assert self.squares is not None
-            self.velocity[:] = o.betas[0] * self.velocity + (1 - o.betas[0]) * direction
-            self.squares[:] = o.betas[1] * self.squares + (1 - o.betas[1]) * direction**2
-            root = np.sqrt(self.squares / (1 - o.betas[1] ** t)) + o.eps
-            self.w -= (rate / (1 - o.betas[0] ** t)) * self.velocity / root
+    def _penalise(self, now: Step, report: np.ndarray) -> None:
+        """Adds the gradient of the penalty and reports its value."""
+        value, added, numbers = self.regularizer.value_and_gradient(now, self._penalty_memory)
+        report[Report.RHO] = value
+        report[Report.RESIDUAL], report[Report.HVPS] = numbers.get("residual", 0.0), numbers.get("hvps", 0.0)
+        if added is None:
             return
-        self.velocity[:] = o.momentum * self.velocity + direction
-        self.w -= rate * (direction + o.momentum * self.velocity if o.nesterov else self.velocity)
+        if np.shape(added) != (self.size,):
+            raise ArgumentError(
+                f"{type(self.regularizer).__name__}: expected a gradient of shape ({self.size},) from "
+                f"value_and_gradient, or None, got shape {np.shape(added)}"
+            )
+        now.gradient += added
+        now.added, report[Report.PENALTY] = added, 1.0
+
+    # ----------------------------------------------------------------------------------------------------------- epochs
+    def end_epoch(self, epoch: int) -> None:
+        """See Steps.end_epoch."""
+        if not hasattr(self.optimizer, "end_epoch"):
+            return
+        self.mark()
+        self.optimizer.end_epoch(Epoch(self._w, self._state, epoch, self._statistics), self._memory)
+        if not self.finite():
+            self.back()
+            raise ArgumentError(
+                f"{type(self.optimizer).__name__}: expected finite parameters and statistics after end_epoch, got NaN "
+                f"or Inf in epoch {epoch}"
+            )
+
+    def result(self) -> dict[str, np.ndarray]:
+        """See Steps.result."""
+        w = self.optimizer.result(self._memory) if hasattr(self.optimizer, "result") else None
+        if w is None:
+            return self.model()
+        return {"w": np.array(w, self.dtype)} | {f"state/{name}": one for name, one in self._statistics(w).items()}
+
+    def _statistics(self, w: np.ndarray) -> dict[str, np.ndarray]:
+        """Statistics of batchnorm at w: the means of those of the batches of the data in their own order."""
+        if not self._state:
+            return {}
+        starts = range(0, len(self._x) - self.batch + 1, self.batch)
+        found = [self._objective_of(np.arange(i, i + self.batch)).at(w).batch_stats for i in starts]
+        return {name: np.mean([one[name] for one in found], axis=0, dtype=self.dtype) for name in self._state}
+
+
+def _started(method: Any, problem: Problem) -> Memory:
+    """The memory with which a method begins, checked."""
+    memory = method.start(problem) if hasattr(method, "start") else {}
+    owner = type(method).__name__
+    if not (isinstance(memory, dict) and all(isinstance(array, np.ndarray) for array in memory.values())):
+        raise ArgumentTypeError(f"{owner}: expected start to return a dict of NumPy arrays, got {memory!r:.60}")
+    for name, array in memory.items():
+        own = name.isidentifier() or name.startswith("kfac/")
+        if not own or name in RESERVED or array.dtype.kind not in "fiub":
+            raise ArgumentError(
+                f"{owner}: expected arrays of numbers from start, named by identifiers other than "
+                f"{', '.join(RESERVED)}, got {name!r} of {array.dtype}"
+            )
+    return memory

@@ -24,8 +24,8 @@ from rop.layers import ACTIVATIONS, LAYERS, LOSSES
 from rop.layers.elementwise import tanh
 from rop.layers.record import RECORDS
 from rop.lowering import LOWERINGS, outline
-from rop.training import run as trainer
-from rop.training.compiled import Descent
+from rop.training.compiled import CompiledSteps
+from rop.training.steps import steps_for
 from tests.helpers.cuda_requests import Network
 from tests.helpers.zoo import normal
 from tests.test_errors import assert_refused
@@ -204,7 +204,7 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {  # every way into the engine, wit
     "train step by step": lambda net, loss: rop.train(
         net, loss, (X, Y), batch_size=4, epochs=1, regularizer=rop.SpectralRadius(solver="lanczos")
     ),
-    "Descent": lambda net, loss: Descent(net, loss, X, Y, batch_size=4, w=np.zeros(net.size)),
+    "CompiledSteps": lambda net, loss: CompiledSteps(net, loss, X, Y, batch_size=4, w=np.zeros(net.size)),
     "check.network": lambda net, loss: rop.check.network(net, loss, X, Y, **check_options()),
     "reference": lambda net, loss: reference.reference(net, loss, X, Y, np.zeros(net.size), np.zeros(net.size)),
     "lowering": lambda net, loss: outline(net, (4,), True, loss, np.dtype(np.float64)),
@@ -341,7 +341,7 @@ UNKNOWN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: devices.make_workspace("tpu", GOOD, (4,), True, rop.MSE(), np.float64, 8, 1),
         "tpu",
     ),
-    "steps on a device": (lambda: trainer._maker(None, "tpu"), "tpu"),
+    "steps on a device": (lambda: steps_for(rop.SGD(), None, "tpu"), "tpu"),
     "device of an objective": (lambda: rop.Objective(GOOD, rop.MSE(), X, Y, device="tpu"), "tpu"),
     "device of training": (lambda: rop.train(GOOD, rop.MSE(), (X, Y), device="tpu"), "tpu"),
     "dtype": (lambda: rop.Objective(GOOD, rop.MSE(), X, Y, dtype="float16"), "float16"),
@@ -387,22 +387,32 @@ def test_a_gap_in_the_reference_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 # --------------------------------------------------------------------------------- settings are known by their class
 @dataclass(frozen=True)
 class AdamW(rop.Adam):
-    """Would be trained as Adam."""
+    """May have another step than Adam."""
 
 
 @dataclass(frozen=True)
 class Gentle(rop.SpectralRadius):
-    """Would be taken for its parent."""
+    """May have another gradient than its parent."""
+
+
+def compiled_steps(**given: Any) -> Any:
+    return CompiledSteps(GOOD, rop.MSE(), X, Y, batch_size=4, w=W, **given)
+
+
+@pytest.mark.parametrize("given", [{"optimizer": AdamW()}, {"regularizer": Gentle()}])
+def test_compiled_steps_take_no_subclass_for_its_parent(given: dict[str, Any]) -> None:
+    (value,) = given.values()
+    assert_refused(lambda: compiled_steps(**given), TypeError, "CompiledSteps", type(value).__name__)
 
 
 @pytest.mark.parametrize(
-    "given", [{"optimizer": AdamW()}, {"regularizer": Gentle()}, {"optimizer": rop.SGD}, {"optimizer": "adam"}]
+    "given", [{"optimizer": rop.SGD}, {"optimizer": "adam"}, {"regularizer": 0.1}, {"regularizer": rop.SpectralRadius}]
 )
-def test_other_optimizers_and_penalties_are_refused(given: dict[str, Any]) -> None:
+def test_what_is_no_optimizer_and_no_penalty_is_refused(given: dict[str, Any]) -> None:
     (value,) = given.values()
     name = getattr(value, "__name__", type(value).__name__)
     assert_refused(lambda: rop.train(GOOD, rop.MSE(), (X, Y), batch_size=4, **given), TypeError, "train", name)
-    assert_refused(lambda: Descent(GOOD, rop.MSE(), X, Y, batch_size=4, w=W, **given), TypeError, "Descent", name)
+    assert_refused(lambda: compiled_steps(**given), TypeError, "CompiledSteps", name)
 
 
 # -------------------------------------------------------------------------------------------------------- the benchmark

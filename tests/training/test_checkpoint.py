@@ -20,6 +20,7 @@ import pytest
 
 import rop
 from rop.training import checkpoint as files
+from rop.training import resume
 from rop.training import run as trainer
 from rop.training.fingerprint import described, digest
 from tests.training.test_trainer import fit, moons, same
@@ -205,7 +206,7 @@ def test_labels_of_any_integer_type_are_the_same(tmp_path: Path) -> None:
 
 
 def test_another_kind_of_cpu_goes_on_with_a_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr(trainer, "machine", lambda device: {"device": device, "cpu": "an earlier one"})
+    monkeypatch.setattr(resume, "machine", lambda device: {"device": device, "cpu": "an earlier one"})
     fit(checkpoint=tmp_path, epochs=2)
     monkeypatch.undo()
     capsys.readouterr()

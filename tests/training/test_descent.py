@@ -11,12 +11,14 @@ import torch
 
 import rop
 from rop.kernels.cpu.transfer import LONG
-from rop.training.compiled import COLUMNS, SENSE, Descent
-from rop.training.stepwise import Stepwise
+from rop.kernels.rules import SENSE
+from rop.training.compiled import CompiledSteps
+from rop.training.report import COLUMNS, TIMES, Report
+from rop.training.stepwise import StepwiseSteps
 from tests.helpers.zoo import normal
 
 SAMPLES, BATCH, RATE = 100, 24, 0.2  # 24 is no multiple of a tile: every step has padding
-LOSS, CORRECT, RHO, RESIDUAL, HVPS, PENALTY = range(6)
+LOSS, CORRECT, RHO, RESIDUAL, HVPS, PENALTY = list(Report)[:6]
 
 
 def network() -> rop.Graph:
@@ -64,7 +66,7 @@ def by_hand(net: Any, loss: Any, batches: Any, w: np.ndarray, v: np.ndarray, opt
 def compare(loss: Any, y: Any, optimizer: Any, torch_optimizer: Any, regularizer: Any, dtype: Any = np.float64) -> None:
     net, (x, _) = network(), data()
     w, order = net.init(seed=3, dtype=np.float64), np.random.default_rng(2).permutation(SAMPLES)
-    d = Descent(net, loss, x, y, batch_size=BATCH, w=w, dtype=dtype, optimizer=optimizer, regularizer=regularizer)
+    d = CompiledSteps(net, loss, x, y, batch_size=BATCH, w=w, dtype=dtype, optimizer=optimizer, regularizer=regularizer)
     batches = [(x[order[i : i + BATCH]], y[order[i : i + BATCH]]) for i in range(0, SAMPLES - BATCH + 1, BATCH)]
     v = d.arrays["v"].astype(np.float64)
     expected_w, expected_v, expected = by_hand(net, loss, batches, w.copy(), v, torch_optimizer, regularizer)
@@ -146,10 +148,10 @@ def test_limited_steps_and_algorithm_1_to_the_letter(limit: float | None) -> Non
     compare(rop.CrossEntropy(), targets("labels"), rop.SGD(lr=RATE), sgd, penalty(20.0, limit=limit))
 
 
-def descent(**options: Any) -> Descent:
+def descent(**options: Any) -> CompiledSteps:
     net, (x, y) = network(), data()
     given = {"batch_size": SAMPLES, "w": net.init(dtype=np.float64), "dtype": np.float64, **options}
-    made = Descent(net, rop.CrossEntropy(), x, y, **given)
+    made = CompiledSteps(net, rop.CrossEntropy(), x, y, **given)
     made.begin(np.arange(SAMPLES))
     return made
 
@@ -226,7 +228,7 @@ def test_python_shortens_as_compiled_code_does(solver: str, options: dict[str, A
         "optimizer": rop.SGD(lr=RATE),
         "regularizer": regularizer,
     }
-    compiled, python = (kind(net, rop.CrossEntropy(), x, y, **given) for kind in (Descent, Stepwise))
+    compiled, python = (kind(net, rop.CrossEntropy(), x, y, **given) for kind in (CompiledSteps, StepwiseSteps))
     reports = []
     for steps in (compiled, python):
         steps.begin(np.arange(SAMPLES))
@@ -249,7 +251,7 @@ def test_cold_starts_depend_on_seed_and_step_only() -> None:
 def test_random_directions_are_normal_and_of_unit_length() -> None:
     net = rop.Sequential(rop.Linear(60, 50))
     x, y = normal(0, (8, 60)), np.arange(8)
-    d = Descent(
+    d = CompiledSteps(
         net,
         rop.CrossEntropy(),
         x,
@@ -276,7 +278,7 @@ def test_correct_answers_are_counted() -> None:
 
 def test_the_first_of_equal_outputs_is_the_answer() -> None:
     net = rop.Sequential(rop.Linear(2, 3))
-    d = Descent(net, rop.CrossEntropy(), np.ones((3, 2)), np.arange(3), batch_size=3, w=np.zeros(net.size))
+    d = CompiledSteps(net, rop.CrossEntropy(), np.ones((3, 2)), np.arange(3), batch_size=3, w=np.zeros(net.size))
     d.begin(np.arange(3))
     assert d.run(0, 1, rate=0.0)[0, CORRECT] == 1  # as NumPy's argmax has it
 
@@ -284,7 +286,7 @@ def test_the_first_of_equal_outputs_is_the_answer() -> None:
 def test_running_averages_are_updated_once_per_step() -> None:
     net = rop.Sequential(rop.Linear(6, 8), rop.BatchNorm1d(8, momentum=0.3), rop.Tanh(), rop.Linear(8, 3))
     (x, y), w = data(), net.init(seed=1, dtype=np.float64)
-    d = Descent(net, rop.CrossEntropy(), x, y, batch_size=BATCH, w=w, dtype=np.float64, regularizer=penalty(0.1))
+    d = CompiledSteps(net, rop.CrossEntropy(), x, y, batch_size=BATCH, w=w, dtype=np.float64, regularizer=penalty(0.1))
     expected = net.init_state(np.float64)
     for i in range(d.begin(np.arange(SAMPLES))):
         stats = (
@@ -328,7 +330,7 @@ def test_back_to_the_mark() -> None:
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_finite_looks_at_parameters_and_running_statistics(name: str, bad: float) -> None:
     net = rop.Sequential(rop.Linear(6, 8), rop.BatchNorm1d(8), rop.Tanh(), rop.Linear(8, 3))
-    d = Descent(net, rop.CrossEntropy(), *data(), batch_size=BATCH, w=net.init())
+    d = CompiledSteps(net, rop.CrossEntropy(), *data(), batch_size=BATCH, w=net.init())
     assert d.finite()
     d.arrays[name][-1] = bad
     assert not d.finite()
@@ -350,7 +352,7 @@ def test_threads_do_not_change_a_bit(optimizer: Any) -> None:
     try:
         for count in {1, threads}:
             numba.set_num_threads(count)
-            d = Descent(
+            d = CompiledSteps(
                 net,
                 rop.CrossEntropy(),
                 x,
@@ -374,7 +376,7 @@ def test_batches_of_many_tiles() -> None:
     net = network()
     x, y = normal(0, (6000, 6)), np.random.default_rng(1).integers(3, size=6000)
     w = net.init(dtype=np.float64)
-    d = Descent(net, rop.CrossEntropy(), x, y, batch_size=6000, w=w, dtype=np.float64, regularizer=penalty(0.1))
+    d = CompiledSteps(net, rop.CrossEntropy(), x, y, batch_size=6000, w=w, dtype=np.float64, regularizer=penalty(0.1))
     d.begin(np.arange(6000))
     report = d.run(0, 1, rate=1.0, mu=0.0)
     p = rop.Objective(net, rop.CrossEntropy(), x, y, dtype=np.float64).at(w)
@@ -387,7 +389,7 @@ def test_a_profile_says_where_the_time_went() -> None:
     report = dict(zip(COLUMNS, d.run(0, 1, rate=0.1, mu=0.1)[0], strict=True))
     assert all(report[name] > 0 for name in ("gradient_ns", "power_ns", "r2_ns", "rest_ns"))
     assert report["power_ns"] > report["r2_ns"]
-    assert (descent().run(0, 1, rate=0.1)[0, -4:] == 0).all()
+    assert (descent().run(0, 1, rate=0.1)[0, TIMES] == 0).all()
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -89,19 +89,19 @@ def test_a_start_that_does_not_fit(options: dict[str, Any], message: str) -> Non
 
 def test_a_start_goes_through_restore(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ``arrays`` gives may be copies, as on a GPU: writing into them changes nothing."""
-    from rop.training.compiled import Descent
+    from rop.training.compiled import CompiledSteps
 
     given = {"optimizer": rop.Adam(lr=0.01), "net": net()}
     whole, first = fit(epochs=4, **given), fit(epochs=3, **given)
-    views: Any = vars(Descent)["arrays"].fget
+    views: Any = vars(CompiledSteps)["arrays"].fget
 
     def restore(self: Any, arrays: Any) -> None:
         for name, view in views(self).items():
             view[...] = arrays[name]
 
     copies = property(lambda self: {name: view.copy() for name, view in views(self).items()})
-    monkeypatch.setattr(Descent, "arrays", copies)
-    monkeypatch.setattr(Descent, "restore", restore)
+    monkeypatch.setattr(CompiledSteps, "arrays", copies)
+    monkeypatch.setattr(CompiledSteps, "restore", restore)
     np.testing.assert_array_equal(fit(epochs=1, start=first, **given).w, whole.w)
 
 
@@ -245,27 +245,6 @@ def test_settings_survive_json() -> None:
         None,
     ):
         assert revive(json.loads(json.dumps(describe(value)))) == value
-
-
-@pytest.mark.parametrize(("solver", "limit"), [("power", None), ("lobpcg", None), ("track", 0.5)])
-def test_settings_of_runs_that_had_no_limit(solver: str, limit: float | None) -> None:
-    """They go on as they were begun; a limit that is there is left alone."""
-    now = describe(rop.SpectralRadius(mu=0.1, solver=solver, limit=0.3))
-    assert revive(now).limit == 0.3
-    before = {name: value for name, value in now.items() if name != "limit"}
-    assert revive(before) == rop.SpectralRadius(mu=0.1, solver=solver, limit=limit)
-
-
-@pytest.mark.parametrize(("solver", "limit"), [("power", None), ("track", 0.5)])
-def test_checkpoints_of_runs_that_had_no_limit(solver: str, limit: float | None, tmp_path: Path) -> None:
-    regularizer = rop.SpectralRadius(mu=0.05, solver=solver, limit=limit)
-    fit(checkpoint=tmp_path, epochs=2, regularizer=regularizer)
-    meta, arrays = files.load(tmp_path / files.FILE)
-    del meta["settings"]["regularizer"]["limit"]
-    files.save(tmp_path / files.FILE, meta, arrays)
-    with pytest.raises(rop.ArgumentError, match="other settings: regularizer"):
-        fit(checkpoint=tmp_path, resume=True, regularizer=rop.SpectralRadius(mu=0.05, solver=solver, limit=0.2))
-    same(fit(checkpoint=tmp_path, resume=True, regularizer=regularizer), fit(regularizer=regularizer))
 
 
 def test_values_of_a_number() -> None:

@@ -16,6 +16,7 @@ from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
+from rop.kernels import rules
 from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, helper, itemsize, loop, real, specialised
 from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
 from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
@@ -56,19 +57,17 @@ PASSES = 9
 ) = range(PASSES, PASSES + 27)
 WORDS = PASSES + 27
 
-# Settings of a run, float64.
-(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP, LIMIT) = (
-    range(14)
+# The vectors that Python and a compiled step exchange, float64; the rules name their places.
+(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP, LIMIT) = map(
+    int, rules.Setting
 )
-SETTINGS = 14
+RATE, MU, TOLERANCE = map(int, rules.Given)
+LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = map(int, rules.Report)
+SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
 
-# Settings of a step, float64.
-RATE, MU, TOLERANCE = range(3)
-STEP = 3
-
-# What a step reports, float64: the penalty says whether ∇ρ took part; then nanoseconds of its parts.
-LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = range(10)
-REPORT = 10
+is_enough, takes_part, shortening = helper(rules.is_enough), helper(rules.takes_part), helper(rules.shortening)
+plain, sgd, adam = helper(rules.plain), helper(rules.sgd), helper(rules.adam)
+unbiased, averaged = helper(rules.unbiased), helper(rules.averaged)
 
 run: Any = None  # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None
@@ -139,32 +138,29 @@ def _scaled(y, x, factor):
 @loop
 def _plain(w, g, rate):
     for i in range(w.size):
-        w[i] -= rate * g[i]
-
-
-@loop
-def _sgd(w, velocity, g, h, factor, rate, momentum, decay, nesterov):
-    """p = g + factor·h + decay·w; velocity = momentum·velocity + p; w −= rate·(velocity, or p + momentum·velocity)."""
-    for i in range(w.size):
-        p = g[i] + factor * h[i] + decay * w[i]
-        velocity[i] = momentum * velocity[i] + p
-        w[i] -= rate * (p + momentum * velocity[i] if nesterov else velocity[i])
+        w[i] = plain(w[i], g[i], rate)
 
 
 @loop
 def _penalised(w, g, h, factor, rate):
     for i in range(w.size):
-        w[i] -= rate * (g[i] + factor * h[i])
+        w[i] = plain(w[i], g[i] + factor * h[i], rate)
+
+
+@loop
+def _sgd(w, velocity, g, h, factor, rate, momentum, decay, nesterov):
+    for i in range(w.size):
+        p = g[i] + factor * h[i] + decay * w[i]
+        moved, velocity[i] = sgd(w[i], velocity[i], p, rate, momentum, nesterov)
+        w[i] = moved
 
 
 @loop
 def _adam(w, mean, squares, g, h, factor, rate, beta1, beta2, eps, decay, scale):
-    """Moments of p, and w −= rate·mean / (√squares·scale + ε), both biases corrected by the caller's factors."""
     for i in range(w.size):
         p = g[i] + factor * h[i] + decay * w[i]
-        mean[i] = beta1 * mean[i] + (real(1) - beta1) * p
-        squares[i] = beta2 * squares[i] + (real(1) - beta2) * p * p
-        w[i] -= rate * mean[i] / (np.sqrt(squares[i]) * scale + eps)
+        moved, mean[i], squares[i] = adam(w[i], mean[i], squares[i], p, rate, beta1, beta2, eps, scale)
+        w[i] = moved
 
 
 @helper
@@ -213,8 +209,7 @@ def _update(d, settings, rate, factor, t):
     """One step of the optimizer; t counts steps from 1 and corrects the biases of Adam's moments."""
     scale = 1.0
     if settings[ADAM] != 0:
-        rate /= 1.0 - settings[BETA1] ** t
-        scale /= np.sqrt(1.0 - settings[BETA2] ** t)
+        rate, scale = unbiased(rate, settings[BETA1], settings[BETA2], t)
     n = d[SIZE]
     if n < LONG:
         update_slice(d, settings, rate, scale, factor, 0, n)
@@ -264,16 +259,6 @@ def _start(d, settings, number, total):
     scaled(reals(d[BEFORE], d[SIZE]), v, real(1))
 
 
-def is_enough(settings, tolerance, value, before, residual, products):
-    """Whether power iteration may stop at the tolerance."""
-    if settings[ABSOLUTE] != 0:
-        return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
-    return residual <= tolerance * abs(value)
-
-
-enough = helper(is_enough)
-
-
 def _power(d, settings, tolerance, first, report, total):
     """Power iteration from the v in place; leaves v with the product u = H v that belongs to it, and returns λ. The
     next step goes on from u/‖u‖."""
@@ -294,7 +279,7 @@ def _power(d, settings, tolerance, first, report, total):
         report[PRODUCTS] = iteration + 1
         if not np.isfinite(value) or total[0] == 0.0 or peek(d[CANCEL]) != 0:
             break
-        if enough(settings, tolerance, value, before, report[RESIDUAL], iteration + 1):
+        if is_enough(settings[ABSOLUTE] != 0, tolerance, value, before, report[RESIDUAL], iteration + 1):
             break
     return value
 
@@ -350,8 +335,8 @@ def _average(d):
             new = field(row[0], MEAN if which == 0 else VARIANCE, channels)
             running = reals(row[2 + which], channels)
             for c in range(channels):
-                unbiased = new[c] if which == 0 else new[c] * count[c] / (count[c] - real(1))
-                running[c] += part * (unbiased - running[c])
+                value = new[c] if which == 0 else new[c] * count[c] / (count[c] - real(1))
+                running[c] = averaged(running[c], value, part)
 
 
 @intrinsic
@@ -375,34 +360,22 @@ def lap(d, report, part, now):
         report[part] += now[0] * 1_000_000_000 + now[1] - before
 
 
-def shortening(clip, limit, pace, rho, length):
-    """The factor by which a ∇ρ of this length is shortened: for every solver, here and in Python. It may be as long as
-    ``clip``; and a step of pace = α μ along ∇ρ, which would lower ρ by α μ ‖∇ρ‖² if ρ were linear, may not take away
-    more than the part ``limit`` of ρ. 0: no clip, no limit."""
-    longest = clip if clip > 0 else length
-    if limit > 0 and pace * length * length > limit * rho:
-        longest = min(longest, limit * rho / (pace * length))
-    return longest / length if length > longest else 1.0
-
-
-shortened = helper(shortening)
-
-
 def _penalty(d, settings, step, number, first, report, now, total):
     """Dominant eigenvalue and, where it is above K, its gradient; returns the factor of the order-2 result."""
     start(d, settings, number, total)
     value = power(d, settings, step[TOLERANCE], first, report, total)
     report[RHO] = abs(value)
     lap(d, report, POWER_TIME, now)
-    sensible = settings[SENSE] == 0 or report[RESIDUAL] <= settings[SENSE] * abs(value)
-    if not (abs(value) > settings[TARGET] and sensible and np.isfinite(value)):
+    if not takes_part(abs(value), settings[TARGET], report[RESIDUAL], settings[SENSE]):
         return 0.0
     run_pass(d, 2, first)
     factor = 2.0 * np.sign(value)  # 2: order 2 is a Taylor coefficient
     if settings[CLIP] > 0 or settings[LIMIT] > 0:
         r2 = reals(d[R2], d[SIZE])
         moments(r2, r2, total)
-        factor *= shortened(settings[CLIP], settings[LIMIT], step[RATE] * step[MU], abs(value), 2.0 * np.sqrt(total[0]))
+        factor *= shortening(
+            settings[CLIP], settings[LIMIT], step[RATE] * step[MU], abs(value), 2.0 * np.sqrt(total[0])
+        )
     report[PENALTY] = 1.0
     lap(d, report, R2_TIME, now)
     return factor * step[MU]

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-import math
-
 from numba import cuda
 
-from rop.kernels.cuda.compile import Count, Number, Vector, kernel, per_number, real
+from rop.kernels import rules
+from rop.kernels.cuda.compile import Count, Number, Vector, device_function, helper, kernel, per_number, real
+
+plain_rule, sgd_rule = device_function(rules.plain), device_function(rules.sgd)
+adam_rule = device_function(rules.adam)
+
+
+@helper
+def direction(g, h, factor, i):
+    """Number i of g + factor·h; without a penalty there is no h."""
+    p = g[i]
+    if factor != real(0):
+        p += factor * h[i]
+    return p
 
 
 @kernel(per_number("w"))
@@ -14,10 +25,7 @@ def plain(w: Vector, g: Vector, h: Vector, factor: Number, rate: Number):
     """w −= rate·(g + factor·h)."""
     i = cuda.grid(1)
     if i < w.size:
-        step = g[i]
-        if factor != real(0):  # without a penalty there is no h
-            step += factor * h[i]
-        w[i] -= rate * step
+        w[i] = plain_rule(w[i], direction(g, h, factor, i), rate)
 
 
 @kernel(per_number("w"))
@@ -35,12 +43,8 @@ def sgd(
     """p = g + factor·h + decay·w; velocity = momentum·velocity + p; w −= rate·(velocity, or p + momentum·velocity)."""
     i = cuda.grid(1)
     if i < w.size:
-        p = g[i] + decay * w[i]
-        if factor != real(0):
-            p += factor * h[i]
-        moved = momentum * velocity[i] + p
-        velocity[i] = moved
-        w[i] -= rate * (p + momentum * moved if nesterov != 0 else moved)
+        p = direction(g, h, factor, i) + decay * w[i]
+        w[i], velocity[i] = sgd_rule(w[i], velocity[i], p, rate, momentum, nesterov != 0)
 
 
 @kernel(per_number("w"))
@@ -62,11 +66,5 @@ def adam(
     ``unbiased`` correct the biases of both moments."""
     i = cuda.grid(1)
     if i < w.size:
-        p = g[i] + decay * w[i]
-        if factor != real(0):
-            p += factor * h[i]
-        first = beta1 * mean[i] + (real(1) - beta1) * p
-        second = beta2 * squares[i] + (real(1) - beta2) * p * p
-        mean[i] = first
-        squares[i] = second
-        w[i] -= rate * first / (math.sqrt(second) * unbiased + eps)
+        p = direction(g, h, factor, i) + decay * w[i]
+        w[i], mean[i], squares[i] = adam_rule(w[i], mean[i], squares[i], p, rate, beta1, beta2, eps, unbiased)

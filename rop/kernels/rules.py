@@ -1,0 +1,150 @@
+"""The rules of a training step, each written once: compiled for the CPU, compiled for the GPU, and called from Python.
+
+Every function below takes and returns scalars. The update rules also accept NumPy arrays, which is how the Python path
+uses them. As in kernel files the name ``real`` stands for the precision; ``in_python`` binds it for calls from Python.
+The file is here and not in rop/training because the cache of compiled kernels is keyed by the sources in this folder.
+
+The three enumerations at the top say what stands where in the float64 vectors that a compiled step reads and writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from enum import IntEnum
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+real: Any = np.float64  # the precision; bound for each precision before a rule is compiled
+
+
+# ------------------------------------------------------------------------------------------------------ vector layouts
+class Setting(IntEnum):
+    """What stays the same over a run, in the order of the vector that a compiled step reads."""
+
+    MOMENTUM = 0
+    NESTEROV = 1
+    DECAY = 2
+    BETA1 = 3
+    BETA2 = 4
+    EPSILON = 5
+    ADAM = 6  # 1: Adam, 0: SGD
+    TARGET = 7  # K
+    ITERATIONS = 8  # most products of power iteration in one step
+    SENSE = 9  # the largest ‖Hv − λv‖ / |λ| with which ∇ρ is used; 0: any
+    ABSOLUTE = 10  # 1: the paper's stop rule, 0: the relative one
+    WARM = 11  # 1: start from the eigenvector of the step before
+    CLIP = 12  # longest ∇ρ; 0: any
+    LIMIT = 13  # part of ρ that a step may take away; 0: any
+
+
+class Given(IntEnum):
+    """What the schedules say about one step, in the order of the row that a compiled step reads."""
+
+    RATE = 0
+    MU = 1
+    TOLERANCE = 2
+
+
+class Report(IntEnum):
+    """What one step reports, in the order of the row that every kind of steps writes."""
+
+    LOSS = 0
+    CORRECT = 1  # samples whose largest output is at their label; NaN: not counted
+    RHO = 2  # the spectral radius, or the value of another penalty
+    RESIDUAL = 3  # ‖Hv − λv‖
+    HVPS = 4  # products Hv of this step
+    PENALTY = 5  # 1: the gradient of the penalty took part
+    GRADIENT_NS = 6  # where the time went, in nanoseconds, if it was measured
+    POWER_NS = 7
+    R2_NS = 8
+    REST_NS = 9
+
+
+# ------------------------------------------------------------------------------------------------------ power iteration
+SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which solver "track" uses ∇ρ: the tangent of an angle
+
+
+def is_enough(absolute, tolerance, value, before, residual, products):
+    """The stop rule: whether power iteration may end with this eigenvalue, the one before it and this residual.
+
+    >>> is_enough(False, 0.1, 2.0, 0.0, 0.2, 1), is_enough(True, 0.1, 2.0, 1.9, 5.0, 2)
+    (True, True)
+    """
+    if absolute:
+        return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
+    return residual <= tolerance * abs(value)
+
+
+def takes_part(rho, target, residual, sense):
+    """Whether the gradient of the penalty takes part in a step: ρ is finite and above K, and the eigenvector is good
+    enough. A ``sense`` of 0 accepts any eigenvector.
+
+    >>> takes_part(2.0, 1.0, 9.0, 0.0), takes_part(2.0, 1.0, 9.0, SENSE), takes_part(1.0, 1.0, 0.0, SENSE)
+    (True, False, False)
+    """
+    return target < rho and rho < math.inf and (sense == 0 or residual <= sense * rho)
+
+
+def shortening(clip, limit, pace, rho, length):
+    """The factor by which a ∇ρ of this length is shortened. It may be as long as ``clip``; and a step of pace = α μ
+    along ∇ρ, which would lower ρ by α μ ‖∇ρ‖² if ρ were linear, may not take away more than the part ``limit`` of ρ.
+    0 stands for no clip and for no limit.
+
+    >>> shortening(1.0, 0.0, 0.1, 5.0, 4.0), shortening(0.0, 0.5, 0.1, 3.2, 8.0), shortening(0.0, 0.0, 0.1, 1.0, 9.0)
+    (0.25, 0.25, 1.0)
+    """
+    longest = clip if clip > 0 else length
+    if limit > 0 and pace * length * length > limit * rho:
+        longest = min(longest, limit * rho / (pace * length))
+    return longest / length if length > longest else 1.0
+
+
+# -------------------------------------------------------------------------------------------------------------- updates
+# The direction of a step is p = g + factor·h + decay·w: g = ∇f, factor·h what the penalty adds. Callers make that sum
+# themselves, and compiled loops store memory before w: LLVM orders the terms of a sum by what it sees around them, and
+# with them the last bit.
+def plain(w, p, rate):
+    """w after a step of gradient descent without memory."""
+    return w - rate * p
+
+
+def sgd(w, velocity, p, rate, momentum, nesterov):
+    """w and its velocity after a step of SGD, with torch's meaning of the settings."""
+    velocity = momentum * velocity + p
+    return w - rate * (p + momentum * velocity if nesterov else velocity), velocity
+
+
+def adam(w, mean, squares, p, rate, beta1, beta2, eps, scale):
+    """w and the running moments after a step of Adam; ``rate`` and ``scale`` come from ``unbiased``."""
+    mean = beta1 * mean + (real(1) - beta1) * p
+    squares = beta2 * squares + (real(1) - beta2) * p * p
+    return w - rate * mean / (math.sqrt(squares) * scale + eps), mean, squares
+
+
+def unbiased(rate, beta1, beta2, t):
+    """The rate and the factor of √squares that correct the biases of Adam's moments in step t = 1, 2, …
+
+    >>> unbiased(0.1, 0.5, 0.75, 1)
+    (0.2, 2.0)
+    """
+    return rate / (1.0 - beta1**t), 1.0 / math.sqrt(1.0 - beta2**t)
+
+
+def averaged(running, new, part):
+    """A running average of batchnorm after it took in this part of a new value."""
+    return running + part * (new - running)
+
+
+@cache
+def in_python(rule: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
+    """A rule for arrays of one precision: ``real`` is that precision and ``math`` is NumPy.
+
+    >>> in_python(plain, np.float32)(*np.ones((2, 2), "f4"), np.float32(0.25)).tolist()
+    [0.75, 0.75]
+    """
+    from rop.kernels.compile import specialised
+
+    return specialised(rule, np.dtype(dtype).type, math=np)

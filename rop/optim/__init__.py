@@ -1,0 +1,25 @@
+"""What a training run is told, as plain data: optimizers, penalties and schedules.
+
+Every method is a file of this folder and a line below. A method is a frozen dataclass that follows the protocol
+``Optimizer`` or ``Penalty`` of method.py; what it is made with is what checkpoints and configurations save, and
+``revive`` finds it by the name that it has here.
+"""
+
+from rop.optim.adam import Adam as Adam
+from rop.optim.method import Epoch as Epoch
+from rop.optim.method import Memory as Memory
+from rop.optim.method import Optimizer as Optimizer
+from rop.optim.method import Penalty as Penalty
+from rop.optim.method import Problem as Problem
+from rop.optim.method import Step as Step
+from rop.optim.plain import describe as describe
+from rop.optim.plain import revive as revive
+from rop.optim.schedules import Schedule as Schedule
+from rop.optim.schedules import convergent as convergent
+from rop.optim.schedules import cosine as cosine
+from rop.optim.schedules import inverse_epoch as inverse_epoch
+from rop.optim.schedules import power_law as power_law
+from rop.optim.schedules import values as values
+from rop.optim.sgd import SGD as SGD
+from rop.optim.spectral_radius import SOLVERS as SOLVERS
+from rop.optim.spectral_radius import SpectralRadius as SpectralRadius

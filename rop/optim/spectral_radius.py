@@ -1,0 +1,120 @@
+"""The spectral radius of the Hessian as a penalty."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rop.arguments import check_bool, check_choice, check_float, check_int
+from rop.errors import ArgumentError
+from rop.optim.method import Memory, Problem, Step
+from rop.optim.schedules import Schedule, check_schedule
+
+SOLVERS = ("power", "track", "lanczos", "lobpcg", "paper_lobpcg")
+
+
+@dataclass(frozen=True)
+class SpectralRadius:
+    """The penalty μ·max(0, ρ(w) − K), ρ the spectral radius of the Hessian of the batch's loss.
+
+    Args:
+        mu: its weight, a number or a schedule.
+        K: what ρ may be for free.
+        solver: how the dominant eigenpair is found. "power": Algorithm 1. "track": the eigenvector of the step before,
+            improved by just ``products`` products. Where it makes no sense, ‖Hv − λv‖ > |λ|, the step goes without the
+            penalty. "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
+        tol: tolerance, a number or a schedule; see ``stop``.
+        stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|.
+        maxiter: most iterations per step.
+        warm_start: start from the eigenvector of the step before, not from a random one.
+        clip: longest ∇ρ; None for any length.
+        limit: the part of ρ that one step may take away, to first order: ∇ρ is shortened to α μ ‖∇ρ‖² ≤ limit·ρ, α the
+            learning rate, lest a sudden ρ throw w into a corner where all gradients vanish. None: no such limit, which
+            is Algorithm 1 to the letter.
+        products: number of products per step of "track".
+        refresh: steps after which "paper_lobpcg" makes its K-FAC preconditioner anew (the paper's b).
+
+    >>> SpectralRadius(mu=0.01).solver
+    'power'
+    """
+
+    mu: Schedule = 0.01
+    K: float = 0.0
+    solver: str = "power"
+    tol: Schedule = 1e-3
+    stop: str = "paper"
+    maxiter: int = 100
+    warm_start: bool = True
+    clip: float | None = None
+    products: int = 2
+    refresh: int = 4
+    limit: float | None = 0.5
+
+    def __post_init__(self) -> None:
+        owner = "SpectralRadius"
+        check_schedule(owner, "mu", self.mu)
+        check_float(owner, "K", self.K)
+        check_choice(owner, "solver", self.solver, SOLVERS)
+        check_schedule(owner, "tol", self.tol)
+        check_choice(owner, "stop", self.stop, ("paper", "relative"))
+        check_int(owner, "maxiter", self.maxiter)
+        check_bool(owner, "warm_start", self.warm_start)
+        if self.clip is not None:
+            check_float(owner, "clip", self.clip, positive=True)
+        if self.limit is not None:
+            check_float(owner, "limit", self.limit, positive=True)
+        check_int(owner, "products", self.products)
+        check_int(owner, "refresh", self.refresh)
+        if self.solver == "track" and not self.warm_start:
+            raise ArgumentError(
+                "SpectralRadius: solver 'track' follows the eigenvector from step to step, got "
+                "warm_start=False; use solver='power'"
+            )
+
+    @property
+    def compiled(self) -> bool:
+        """Whether whole epochs can run in compiled code."""
+        return self.solver in ("power", "track")
+
+    def start(self, problem: Problem) -> Memory:
+        """The first direction v and, for "paper_lobpcg", where its K-FAC preconditioner was made: at which parameters,
+        from which rows of the data. That is enough to make it again in a run that goes on."""
+        from rop.training.start import first_direction
+
+        memory = {"v": first_direction(problem.size, problem.dtype, problem.seed)}
+        if self.solver == "paper_lobpcg":
+            memory |= {"kfac/w": problem.zeros(), "kfac/batch": np.full(problem.batch_size, -1, np.int64)}
+        return memory
+
+    def value_and_gradient(self, now: Step, memory: Memory) -> tuple[float, np.ndarray | None, dict[str, float]]:
+        """ρ at the step's point and μ∇ρ, shortened by ``clip`` and ``limit``; None where the step goes without it."""
+        from rop.training.penalty import dominant
+
+        found, gradient = dominant(
+            self,
+            memory["v"],
+            now.point,
+            seed=now.seed,
+            number=now.number - 1,
+            mu=now.mu,
+            tol=now.tol,
+            rate=now.rate,
+            preconditioner=self._preconditioner(now, memory),
+        )
+        return found.rho, gradient, {"residual": float(found.residuals[0]), "hvps": float(found.hvps)}
+
+    def _preconditioner(self, now: Step, memory: Memory) -> Any:
+        """K-FAC's T of this step, or of one of the last ``refresh`` steps."""
+        if self.solver != "paper_lobpcg":
+            return None
+        from rop.kfac import kfac
+
+        w, batch, point = memory["kfac/w"], memory["kfac/batch"], None
+        if (now.number - 1) % self.refresh == 0 or batch[0] < 0:
+            w[:], batch[:], point = now.w, now.batch, now.point
+            now.cache.pop("kfac", None)
+        if "kfac" not in now.cache:
+            now.cache["kfac"] = kfac(point or now.objective_of(batch).at(w), seed=now.seed)
+        return now.cache["kfac"]

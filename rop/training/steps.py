@@ -1,0 +1,219 @@
+"""The protocol of training steps: what the trainer asks of the code that makes them, whichever it is.
+
+Three classes make the same steps of min f(w) + μ·max(0, ρ − K): ``CompiledSteps`` runs whole epochs in compiled code,
+``CudaSteps`` runs on a GPU, and ``StepwiseSteps`` runs in Python with any optimizer and penalty. ``steps_for`` chooses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rop.arguments import check_choice, check_dtype, check_int
+from rop.errors import ArgumentError
+from rop.graph import Graph
+from rop.inputs import check_data, check_problem, check_state, check_statistics
+from rop.kernels.rules import Given
+from rop.layers.loss import Loss, Targets
+from rop.optim import SGD, Optimizer, Penalty, SpectralRadius
+from rop.optim.method import check_methods
+from rop.training.report import blank, is_finite
+from rop.training.settings import has_compiled_form
+
+
+class Steps(ABC):
+    """Steps over minibatches of a data set. The object owns the parameters while it runs.
+
+    Args:
+        net, loss, x, y: as for Objective; x and y are the whole data set.
+        batch_size: samples per step.
+        w: where to start (n,).
+        dtype: precision.
+        optimizer: None for SGD(). The caller evaluates its schedule.
+        regularizer: the penalty, or None for plain training. The caller evaluates its schedules.
+        state: running statistics of batchnorm; None for those of net.init_state().
+        seed: of the first direction v.
+        profile: whether reports say where the time went.
+    """
+
+    def __init__(
+        self,
+        net: Graph,
+        loss: Loss,
+        x: np.ndarray,
+        y: Any,
+        *,
+        batch_size: int,
+        w: np.ndarray,
+        dtype: Any = np.float32,
+        optimizer: Optimizer | None = None,
+        regularizer: SpectralRadius | Penalty | None = None,
+        state: Mapping[str, np.ndarray] | None = None,
+        seed: int = 0,
+        profile: bool = False,
+    ):
+        owner = type(self).__name__
+        check_problem(owner, net, loss)
+        self.net, self.loss, self.size, self.seed = net, loss, net.size, seed
+        self.dtype = np.dtype(check_dtype(owner, dtype))
+        self.batch = check_int(owner, "batch_size", batch_size)
+        self.optimizer: Any = SGD() if optimizer is None else optimizer
+        self.regularizer: Any = regularizer
+        check_methods(owner, self.optimizer, regularizer)
+        self._x, self._y, self._profiled = check_data(x, self.dtype, check_finite=True), y, profile
+        self._targets = self._checked_targets(owner)
+        self._state = check_state(net, state, self.dtype, owner)
+        self._prepare(w)
+
+    def _checked_targets(self, owner: str) -> Targets:
+        if len(self._x) < self.batch:
+            raise ArgumentError(f"{owner}: expected at least one batch of {self.batch} samples, got {len(self._x)}")
+        shapes = self.net.shapes(self._x.shape[1:])
+        check_statistics(self.net, shapes, self.batch)
+        return self.loss.targets(self._y, len(self._x), shapes[self.net.output], self.dtype)
+
+    @abstractmethod
+    def _prepare(self, w: np.ndarray) -> None:
+        """Allocates what the steps need and puts the parameters in place."""
+
+    # ------------------------------------------------------------------------------------------------------------ steps
+    def begin(self, order: np.ndarray, epoch: int = 1) -> int:
+        """Makes an epoch of samples in this order, the last partial batch left out; returns its number of steps."""
+        self._steps, self._epoch = len(order) // self.batch, epoch
+        self._given = np.zeros((self._steps, len(Given)))
+        self._arrange(np.asarray(order[: self._steps * self.batch], np.int64).reshape(self._steps, self.batch))
+        return self._steps
+
+    @abstractmethod
+    def _arrange(self, batches: np.ndarray) -> None:
+        """Prepares an epoch with these rows of the data in each step, (steps, batch)."""
+
+    def run(
+        self,
+        first: int,
+        count: int,
+        *,
+        rate: Any,
+        mu: Any = 0.0,
+        tol: Any = 0.0,
+        before: int = 0,
+        stop: Callable[[], bool] | None = None,
+    ) -> np.ndarray:
+        """Makes steps first, …, first + count − 1 of the epoch, with one rate, μ and tolerance or one for each step;
+        ``before`` counts the steps before this epoch. Returns a report for each step that was made, (steps, columns),
+        see rop.training.report. It is the last one if its loss or ρ is not finite: then w is what it was before that
+        step. ``stop`` is asked now and then during long steps."""
+        given = self._given[first : first + count]
+        given[:, Given.RATE], given[:, Given.MU], given[:, Given.TOLERANCE] = rate, mu, tol
+        return self._run(first, len(given), before, stop)
+
+    @abstractmethod
+    def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
+        """See ``run``; what is given for each step is in self._given, (steps, Given)."""
+
+    def end_epoch(self, epoch: int) -> None:  # noqa: B027 (compiled optimizers do not ask for it)
+        """Tells the optimizer that the epoch is over, if it wants to know."""
+
+    # ----------------------------------------------------------------------------------------------- what a run carries
+    @property
+    @abstractmethod
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything that changes from step to step, by name, on the host: the parameters "w", the running statistics
+        as "state/...", the last direction "v" and its product "u" = Hv where the penalty has them, and the memory of
+        the optimizer. They are for reading, and at once: some are views of what the next step will change, others are
+        copies of a GPU's memory, so that writing into them may change nothing. ``restore`` puts values back."""
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Puts back what ``arrays`` gave, all of it."""
+        for name, array in self.arrays.items():
+            array[...] = arrays[name]
+
+    def mark(self) -> None:
+        """Keeps a copy of everything that changes."""
+        self._marked: Any = {name: array.copy() for name, array in self.arrays.items()}
+
+    def back(self) -> None:
+        """Returns to the last mark."""
+        self.restore(self._marked)
+
+    def finite(self) -> bool:
+        """Whether the parameters and running statistics are finite numbers."""
+        return all(np.isfinite(array).all() for name, array in self.arrays.items() if _is_model(name))
+
+    def model(self) -> dict[str, np.ndarray]:
+        """Copies of the parameters "w" and running statistics "state/..." with which the next step would begin."""
+        return {name: array.copy() for name, array in self.arrays.items() if _is_model(name)}
+
+    def result(self) -> dict[str, np.ndarray]:
+        """Those that validation and the fit use: the same, unless the optimizer makes others of them."""
+        return self.model()
+
+    @property
+    def w(self) -> np.ndarray:
+        """The parameters (a copy)."""
+        return self.arrays["w"].copy()
+
+    @property
+    def state(self) -> dict[str, np.ndarray]:
+        """The running statistics (copies)."""
+        return {name: array.copy() for name, array in self._state.items()}
+
+
+def _is_model(name: str) -> bool:
+    return name == "w" or name.startswith("state/")
+
+
+class OneByOne(Steps):
+    """Steps that return to Python after each of them."""
+
+    def _arrange(self, batches: np.ndarray) -> None:
+        self._batches = batches
+
+    def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
+        reports = blank(count)
+        with self._running():
+            for i, report in enumerate(reports):
+                step = first + i
+                self._step(self._batches[step], before + step, self._given[step], report)
+                if not (is_finite(report) and self._goes_on()) or (stop is not None and stop()):
+                    return reports[: i + 1]
+        return reports
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Surrounds the steps of one call."""
+        yield
+
+    def _goes_on(self) -> bool:
+        """Looks after a step whether another one makes sense."""
+        return True
+
+    @abstractmethod
+    def _step(self, rows: np.ndarray, number: int, given: np.ndarray, report: np.ndarray) -> None:
+        """Makes one step on some rows of the data, after ``number`` others, and writes its report."""
+
+
+def steps_for(optimizer: Any, regularizer: Any, device: str = "cpu") -> Callable[..., Steps]:
+    """The class that makes steps with these settings, to be called with the arguments of ``Steps``.
+
+    >>> import rop
+    >>> steps_for(rop.SGD(), None).__name__
+    'CompiledSteps'
+    """
+    check_choice("train", "device", device, ("cpu", "cuda"))
+    if not has_compiled_form(optimizer, regularizer):
+        from rop.training.stepwise import StepwiseSteps
+
+        return partial(StepwiseSteps, device=device)
+    if device == "cuda":
+        from rop.training.cuda import CudaSteps
+
+        return CudaSteps
+    from rop.training.compiled import CompiledSteps
+
+    return CompiledSteps

@@ -1,0 +1,175 @@
+"""Every way to make a training step makes the same one: compiled code, the GPU, Python, and the optimizer for torch.
+
+Compiled steps are the standard; tests/training/test_descent.py compares them with torch.optim and Algorithm 1 by hand.
+The GPU is Numba's simulator, in a process of its own, where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rop
+from rop.devices import obstacle
+from rop.training.report import Report
+from rop.training.settings import has_compiled_form
+from rop.training.steps import Steps
+from tests.helpers.processes import ROOT, environment
+from tests.helpers.zoo import normal
+
+BATCH, STEPS, SEED = 4, 3, 5
+SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM") == "1"
+
+OPTIMIZERS: dict[str, tuple[Any, Callable[[Any], Any]]] = {
+    "sgd": (rop.SGD(lr=0.2), lambda p: torch.optim.SGD(p, lr=0.2)),
+    "momentum": (rop.SGD(lr=0.2, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9)),
+    "nesterov": (
+        rop.SGD(lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01),
+        lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ),
+    "decay": (rop.SGD(lr=0.2, weight_decay=0.05), lambda p: torch.optim.SGD(p, lr=0.2, weight_decay=0.05)),
+    "adam": (rop.Adam(lr=0.03), lambda p: torch.optim.Adam(p, lr=0.03)),
+    "adam, all settings": (
+        rop.Adam(lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1),
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1),
+    ),
+}
+PENALTIES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "to the letter": {"mu": 0.1, "maxiter": 3, "tol": 0.0, "limit": None},
+    "clipped": {"mu": 0.5, "maxiter": 3, "tol": 0.0, "clip": 0.05},
+    "limited": {"mu": 20.0, "maxiter": 3, "tol": 0.0, "limit": 0.2},
+    "clipped and limited": {"mu": 20.0, "maxiter": 3, "tol": 0.0, "clip": 0.5, "limit": 0.03},
+    "the paper's stop": {"mu": 0.1, "maxiter": 50, "tol": 0.02},
+    "relative stop": {"mu": 0.1, "maxiter": 50, "tol": 0.3, "stop": "relative"},
+    "below K": {"mu": 0.1, "maxiter": 3, "K": 1e6},
+    "track": {"mu": 0.1, "solver": "track", "products": 8},
+    "track without sense": {"mu": 0.1, "solver": "track", "products": 1},
+}
+CASES = [(name, "limited") for name in OPTIMIZERS] + [(name, "none") for name in OPTIMIZERS]
+CASES += [("sgd", name) for name in PENALTIES if name not in ("none", "limited")]
+
+Trace = tuple[list[np.ndarray], list[np.ndarray]]  # after each step: w with the running statistics; the report
+COMPARED = [Report.LOSS, Report.RHO, Report.RESIDUAL, Report.HVPS, Report.PENALTY]
+
+
+def network() -> rop.Graph:
+    return rop.Sequential(rop.Linear(2, 3), rop.BatchNorm1d(3, momentum=0.3), rop.Tanh(), rop.Linear(3, 2))
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    return normal(0, (BATCH * STEPS, 2)), np.random.default_rng(1).integers(2, size=BATCH * STEPS)
+
+
+def penalty(options: dict[str, Any]) -> rop.SpectralRadius | None:
+    return rop.SpectralRadius(**options) if options else None
+
+
+def by_steps(kind: Callable[..., Steps], optimizer: str, options: dict[str, Any]) -> Trace:
+    net, (given, _), regularizer = network(), OPTIMIZERS[optimizer], penalty(options)
+    steps = kind(
+        net,
+        rop.CrossEntropy(),
+        *data(),
+        batch_size=BATCH,
+        w=net.init(seed=3, dtype=np.float64),
+        dtype=np.float64,
+        optimizer=given,
+        regularizer=regularizer,
+        seed=SEED,
+    )
+    assert steps.begin(np.arange(BATCH * STEPS)) == STEPS
+    schedules: dict[str, Any] = {} if regularizer is None else {"mu": regularizer.mu, "tol": regularizer.tol}
+    points, reports = [], []
+    for i in range(STEPS):
+        reports.append(steps.run(i, 1, rate=given.lr, **schedules)[0, COMPARED])
+        points.append(np.concatenate([steps.w, *steps.state.values()]))
+    return points, reports
+
+
+def compiled(optimizer: str, options: dict[str, Any]) -> Trace:
+    from rop.training.compiled import CompiledSteps
+
+    return by_steps(CompiledSteps, optimizer, options)
+
+
+def stepwise(optimizer: str, options: dict[str, Any]) -> Trace:
+    from rop.training.stepwise import StepwiseSteps
+
+    return by_steps(StepwiseSteps, optimizer, options)
+
+
+def cuda(optimizer: str, options: dict[str, Any]) -> Trace:
+    from rop.training.cuda import CudaSteps
+
+    return by_steps(CudaSteps, optimizer, options)
+
+
+def by_torch(optimizer: str, options: dict[str, Any]) -> Trace:
+    """torch's own optimizer behind rop.torch.SpectralRadius."""
+    net, (x, y) = network(), data()
+    module = rop.to_torch(net, net.init(seed=3, dtype=np.float64), net.init_state(np.float64)).train()
+    base = OPTIMIZERS[optimizer][1](module.parameters())
+    opt = rop.torch.SpectralRadius(module, rop.CrossEntropy(), base, seed=SEED, **(options or {"mu": 0.0}))
+    points, reports = [], []
+    for i in range(STEPS):
+        rows = slice(i * BATCH, (i + 1) * BATCH)
+        loss, found = opt.step(x[rows], y[rows]), opt.found
+        numbers = (0.0, 0.0, 0.0) if found is None else (found.rho, float(found.residuals[0]), found.hvps)
+        reports.append(np.array([loss, *numbers, opt.penalised]))
+        state = [buffer.numpy() for name, buffer in module.named_buffers() if "running" in name]
+        w = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+        points.append(np.concatenate([w.copy(), *(array.copy() for array in state)]))
+    return points, reports
+
+
+on_gpu = pytest.mark.skipif(obstacle() is not None, reason=f"{obstacle()} (test_the_simulated_gpu runs this)")
+PATHS = [stepwise, pytest.param(cuda, marks=on_gpu), by_torch]
+
+
+@pytest.mark.parametrize(("optimizer", "options"), CASES, ids=[", ".join(case) for case in CASES])
+@pytest.mark.parametrize("path", PATHS)
+def test_all_paths_make_the_same_steps(path: Callable[..., Trace], optimizer: str, options: str) -> None:
+    expected, found = compiled(optimizer, PENALTIES[options]), path(optimizer, PENALTIES[options])
+    for step in range(STEPS):
+        np.testing.assert_allclose(found[1][step], expected[1][step], rtol=1e-7, atol=1e-9, err_msg=f"report {step}")
+        np.testing.assert_allclose(found[0][step], expected[0][step], rtol=1e-7, atol=1e-9, err_msg=f"point {step}")
+    if options != "none":
+        took_part = [bool(report[-1]) for report in expected[1]]
+        assert any(took_part) == (options not in ("below K", "track without sense"))
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_random_starts_lead_to_the_same_steps(path: Callable[..., Trace]) -> None:
+    """Compiled code has a generator of its own, so only what power iteration converges to is the same."""
+    options = {"mu": 0.1, "warm_start": False, "maxiter": 500, "tol": 1e-9, "stop": "relative"}
+    expected, found = compiled("sgd", options), path("sgd", options)
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+
+
+def test_these_are_all_settings_that_are_compiled() -> None:
+    for optimizer, _ in OPTIMIZERS.values():
+        assert all(has_compiled_form(optimizer, penalty(options)) for options in PENALTIES.values())
+
+
+@pytest.mark.skipif(
+    SIMULATED or find_spec("numba_cuda") is None or find_spec("greenlet") is None,
+    reason="this is the simulator, or numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
+)
+def test_the_simulated_gpu() -> None:
+    """The cases of the GPU here and in test_methods.py, in Numba's simulator."""
+    files = [str(ROOT / "tests" / "training" / name) for name in ("test_paths.py", "test_methods.py")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "cuda", "-x", *files]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=1200, cwd=ROOT, env=environment(NUMBA_ENABLE_CUDASIM="1")
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert " passed" in done.stdout and "skipped" not in done.stdout, done.stdout
