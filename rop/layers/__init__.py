@@ -10,7 +10,7 @@ behind, h = ∂E/∂x goes on to the front. Both get jets, and the jet of the gr
 product rule, so the jet of a product is (a b)⁰ = a⁰b⁰, (a b)¹ = a¹b⁰ + a⁰b¹, (a b)² = a²b⁰ + 2a¹b¹ + a⁰b².
 """
 
-# ruff: noqa: F401, F403, F405
+# ruff: noqa: F401
 from __future__ import annotations
 
 from importlib import import_module
@@ -18,23 +18,24 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 from rop.layers.base import Layer
-from rop.layers.record import ACTIVATIONS, LAYERS, LOSSES, sort
+from rop.layers.record import ACTIVATIONS, LAYERS, LOSSES
+from rop.layers.record import sort as _sort
 
-if TYPE_CHECKING:  # for whom __getattr__ says too little
-    from rop.layers.batchnorm import *
-    from rop.layers.conv import *
-    from rop.layers.elementwise import *
-    from rop.layers.linear import *
-    from rop.layers.loss import *
-    from rop.layers.pool import *
-    from rop.layers.relu import *
-    from rop.layers.shape import *
-    from rop.layers.softmax import *
+if TYPE_CHECKING:  # for type checkers, to which __getattr__ says no more than that there is something
+    from rop.layers.batchnorm import BatchNorm1d, BatchNorm2d
+    from rop.layers.conv import Conv2d
+    from rop.layers.elementwise import GELU, Elementwise, Sigmoid, SiLU, Softplus, Tanh
+    from rop.layers.linear import Linear
+    from rop.layers.loss import MSE, NLL, BCEWithLogits, CrossEntropy
+    from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+    from rop.layers.relu import LeakyReLU, ReLU
+    from rop.layers.shape import Add, Concat, Flatten, Identity
+    from rop.layers.softmax import LogSoftmax, Softmax
 
 # The files of this folder are the layers: each class with a record (record.py) enters the tables as its file is loaded.
 for _file in sorted(found.name for found in iter_modules(__path__)):
     import_module(f"{__name__}.{_file}")
-sort()
+_sort()
 
 from rop.layers.loss import Loss  # noqa: E402
 

@@ -51,12 +51,12 @@ from rop.layers.base import Layer, Shape, check_features, check_image
 # ---- the jet of r = (s + ε)^(−1/2), in Taylor coefficients (see elementwise.py) --------------------------------------
 
 
-def inverse_root_1(r0, s1):
+def inverse_root_1(r0: float, s1: float) -> float:
     """Order 1 of r."""
     return -r0 * r0 * r0 * s1 / 2
 
 
-def inverse_root_2(r0, s1, s2):
+def inverse_root_2(r0: float, s1: float, s2: float) -> float:
     """Order 2 of r."""
     r3 = r0 * r0 * r0
     return 3 * r3 * r0 * r0 * s1 * s1 / 8 - r3 * s2 / 2

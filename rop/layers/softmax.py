@@ -30,12 +30,12 @@ from rop.layers.base import Layer, Shape, refuse_shape
 #     l_1 = u_1 − ⟨p, u_1⟩      l_2 = z_2 − ⟨p, u_2⟩      p_k = p ⊙ (u_k − ⟨p, u_k⟩)
 
 
-def tilt_2(z2, l1):
+def tilt_2(z2: float, l1: float) -> float:
     """u_2, what order 2 weighs with p."""
     return z2 + l1 * l1 / 2
 
 
-def exponential_2(l1, l2):
+def exponential_2(l1: float, l2: float) -> float:
     """Order 2 of e^l, divided by e^l."""
     return l2 + l1 * l1 / 2
 
