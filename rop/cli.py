@@ -1,6 +1,6 @@
 """The command `rop`: its parser, how errors become a line and an exit code, and what Ctrl-C does at any moment.
 
-What takes time to import is imported inside functions, when there is somebody to hear Ctrl-C.
+Modules that take long to import are imported inside functions, once Ctrl-C is handled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ try:
     import signal
     import sys
 
-    from rop.commands import FAILED, INTERRUPTED
+    from rop.commands import COMMANDS, FAILED, INTERRUPTED
 except KeyboardInterrupt:
     raise SystemExit(130) from None
 
@@ -24,16 +24,13 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse, run, and turn the package's own errors into a line and an exit code.
 
-    Without arguments it is the command of this process, which may be interrupted from its first to its last moment."""
+    Without arguments it is the command of this process, which may be interrupted from its first to its last moment.
+    """
     if arguments is not None or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        return _main(arguments)  # whoever calls it, or whoever started the process, has a say in Ctrl-C already
+        return _main(arguments)  # the caller, or the parent process, handles or ignores Ctrl-C already
     try:
         signal.signal(signal.SIGINT, _leave)  # nothing has been done yet: there is nothing to tidy up
-        import rop.commands.bench
-        import rop.commands.check
-        import rop.commands.demo
-        import rop.commands.training  # noqa: F401
-
+        _modules()
         sys.unraisablehook = _not_lost
         signal.signal(signal.SIGINT, _interrupt)
         return _main(None)
@@ -50,8 +47,8 @@ def _leave(*signal_and_frame: Any) -> NoReturn:
 
 
 def _interrupt(number: int, frame: Any) -> None:
-    """Ctrl-C while a command runs. In the middle of an import it ends the process, as before: libraries in C++ abort
-    when an import of theirs raises."""
+    """Ctrl-C while a command runs. In the middle of an import it ends the process at once, because libraries in C++
+    abort when an import of theirs raises."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             _leave()
@@ -60,7 +57,7 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 def _not_lost(unraisable: Any) -> None:
-    """Ctrl-C in the middle of a destructor or a callback, which cannot raise it: it comes again a moment later."""
+    """Ctrl-C in the middle of a destructor or a callback, which cannot raise it, is repeated a moment later."""
     if unraisable.exc_type is KeyboardInterrupt:
         import _thread
         import threading
@@ -96,7 +93,6 @@ def parser() -> argparse.ArgumentParser:
     import argparse
 
     from rop import __version__
-    from rop.commands import bench, check, demo, training
     from rop.commands.common import EXIT_CODES
 
     top = argparse.ArgumentParser(
@@ -108,9 +104,16 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"rop {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="command")
-    for module in (demo, training, check, bench):
+    for module in _modules():
         module.add(commands)
     return top
+
+
+def _modules() -> list[Any]:
+    """The files of the commands."""
+    from importlib import import_module
+
+    return [import_module(f"rop.commands.{name}") for name in COMMANDS]
 
 
 if __name__ == "__main__":

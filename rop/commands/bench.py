@@ -14,6 +14,7 @@ from rop.devices import DEVICES, check_device
 
 
 def add(commands: Any) -> None:
+    """The parser of `rop bench`."""
     parser = add_command(
         commands,
         "bench",

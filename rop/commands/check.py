@@ -34,6 +34,7 @@ class WrongUsage(Exception):
 
 
 def add(commands: Any) -> None:
+    """The parser of `rop check`."""
     parser = add_command(
         commands,
         "check",

@@ -1,4 +1,4 @@
-"""What commands share: exit codes, how their parsers look, and a line that says what is going on."""
+"""What all commands share: exit codes, the form of their parsers, and a line that shows progress."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ def add_command(
 
 
 def note_missing(what: str, package: str, extra: str) -> None:
-    """Say on standard error that something pleasant is left out, and how to get it."""
+    """Say on standard error that something optional is left out, and how to get it."""
     print(f"note: no {what}, because {package} is not installed (pip install 'rop[{extra}]')", file=sys.stderr)
 
 
 def positive(text: str) -> int:
-    """
+    """A whole number from 1 up, as an option gives it.
+
     >>> positive("12")
     12
     """
@@ -51,7 +52,7 @@ def positive(text: str) -> int:
 
 
 class Progress:
-    """What is going on, on standard error: one changing line on a terminal, kept lines elsewhere too."""
+    """Shows progress on standard error: one line that changes, on a terminal only, and lines that are kept."""
 
     def __init__(self) -> None:
         self.live = sys.stderr.isatty()

@@ -14,6 +14,7 @@ from rop.commands.common import FAILED, OK, add_command, positive
 
 
 def add(commands: Any) -> None:
+    """The parser of `rop demo`."""
     parser = add_command(
         commands, "demo", demo, "derivatives checked by finite differences, digits trained with and without penalty"
     )

@@ -45,7 +45,7 @@ STARTS = {
     "python -m rop": "runpy.run_module('rop', run_name='__main__', alter_sys=True)",
 }
 # in the order in which they come; the first ones before there is a handler, "rop.cli" by a script that is not ours
-EARLY = ("rop.cli", "rop.commands", "rop.commands.bench", "argparse", "numpy", "rop.commands.training")
+EARLY = ("rop.cli", "rop.commands", "rop.commands.bench", "argparse", "numpy", "rop.commands.train")
 LATE = ("rop.optim", "rop.objective", "numba", "llvmlite", "rop.kernels.compile", "rop.eigen", "scipy.sparse")
 IMPORTS = [
     *(("python -m rop", module) for module in EARLY),

@@ -1,0 +1,160 @@
+"""`rop train`: trains a net on a data set, with the spectral radius as penalty."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import rop
+from rop.commands.common import add_command, positive
+from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
+from rop.devices import check_device
+from rop.experiments import EXPERIMENTS, SETTINGS
+from rop.optim import SGD, SOLVERS, Adam, Optimizer, cosine, inverse_epoch
+
+
+def add(commands: Any) -> None:
+    """The parser of `rop train`."""
+    parser = add_command(
+        commands,
+        "train",
+        run,
+        "train a net, with the spectral radius as penalty",
+        EXAMPLES,
+        "Trains a net of the paper: min f(w) + mu*max(0, rho(w) - K). Defaults are the paper's settings.",
+    )
+    parser.add_argument("dataset", choices=list(EXPERIMENTS), help="which data, net and defaults")
+    parser.add_argument(
+        "--setting",
+        choices=SETTINGS,
+        default="paper",
+        help="paper: nets as published, softmax fed to cross-entropy, forest's inner layers tied; "
+        "plain: logits, untied (default paper)",
+    )
+    _add_penalty(parser.add_argument_group("penalty"))
+    _add_training(parser.add_argument_group("training"))
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: keeps config, history and weights")
+    add_common(parser)
+
+
+def _add_penalty(penalty: Any) -> None:
+    """Options of the spectral-radius penalty."""
+    penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
+    penalty.add_argument("--K", type=not_negative, metavar="X", help="what the spectral radius may be for free")
+    penalty.add_argument("--solver", choices=SOLVERS, help="of the dominant eigenpair (default power)")
+    penalty.add_argument("--tol", type=not_negative, metavar="X", help="its tolerance (default 1e-3)")
+    penalty.add_argument(
+        "--stop",
+        choices=("paper", "relative"),
+        help="what the tolerance bounds: paper: the residual or the relative change of the "
+        "eigenvalue; relative: the residual over the eigenvalue (default paper)",
+    )
+    penalty.add_argument("--maxiter", type=positive, metavar="N", help="most iterations a step (default 100)")
+    penalty.add_argument("--products", type=positive, metavar="N", help="products a step of track (default 2)")
+    penalty.add_argument("--clip", type=not_negative, metavar="X", help="longest gradient of the spectral radius")
+    penalty.add_argument(
+        "--limit",
+        type=limit,
+        default=0.5,
+        metavar="X",
+        help="the part of the spectral radius that one step may take away, to first order; none: the "
+        "paper's algorithm to the letter (default 0.5)",
+    )
+    penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
+
+
+def _add_training(training: Any) -> None:
+    """Options of the training run."""
+    training.add_argument("--epochs", type=positive, metavar="N")
+    training.add_argument("--batch-size", type=positive, metavar="N")
+    training.add_argument("--optimizer", choices=("sgd", "adam"))
+    training.add_argument("--lr", type=not_negative, metavar="X", help="learning rate at the start")
+    training.add_argument(
+        "--schedule",
+        choices=("constant", "inverse-epoch", "cosine"),
+        help="of the learning rate (forest: inverse-epoch, else constant)",
+    )
+    training.add_argument("--momentum", type=not_negative, default=0.0, metavar="X", help="of sgd (default 0)")
+    training.add_argument("--nesterov", action="store_true")
+    training.add_argument("--weight-decay", type=not_negative, default=0.0, metavar="X", help="(default 0)")
+    training.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
+    training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default float32)")
+    add_device(training, "cpu")
+
+
+def not_negative(text: str) -> float:
+    """A number from 0 up, as an option gives it.
+
+    >>> not_negative("1e-3")
+    0.001
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not (0 <= number < float("inf")):
+        raise argparse.ArgumentTypeError(f"expected a number from 0 up, got {text!r}")
+    return number
+
+
+def limit(text: str) -> float | None:
+    """A number above 0, or None for the word none.
+
+    >>> limit("0.25"), limit("none")
+    (0.25, None)
+    """
+    try:
+        number = None if text == "none" else float(text)
+    except ValueError:
+        number = 0.0
+    if number is not None and not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number above 0, or none, got {text!r}")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the configuration of the run and its folder, then train."""
+    from rop.experiments.runs import Run, new_config
+
+    penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
+    given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
+    given["limit"] = options.limit
+    if options.cold_start:
+        given["warm_start"] = False
+    config = new_config(
+        options.dataset,
+        setting=options.setting,
+        mu=options.mu,
+        epochs=options.epochs,
+        batch_size=options.batch_size,
+        optimizer=chosen_optimizer(options),
+        seed=options.seed,
+        dtype=options.dtype,
+        device=options.device,
+        data=options.data,
+        **given,
+    )
+    check_device("train", options.device)
+    made = Run(config, options.out)
+    made.data(options.data)  # missing files are reported before a folder is made
+    made.create()
+    return train_run(made, options)
+
+
+def chosen_optimizer(options: argparse.Namespace) -> Optimizer:
+    """The experiment's optimizer, changed as the options say."""
+    experiment = EXPERIMENTS[options.dataset]
+    default = experiment.optimizer(options.batch_size or experiment.batch_size)
+    name = options.optimizer or ("adam" if isinstance(default, Adam) else "sgd")
+    same = name == ("adam" if isinstance(default, Adam) else "sgd")
+    usual: Any = getattr(default.lr, "start", default.lr) if same else (1e-3 if name == "adam" else 0.1)
+    start = float(usual if options.lr is None else options.lr)
+    epochs = options.epochs or experiment.epochs
+    kind = options.schedule or ("inverse-epoch" if same and isinstance(default.lr, inverse_epoch) else "constant")
+    lr: Any = {"constant": start, "inverse-epoch": inverse_epoch(start), "cosine": cosine(start, epochs)}[kind]
+    if name == "adam":
+        if options.momentum or options.nesterov:
+            raise rop.ArgumentError("--momentum and --nesterov belong to --optimizer sgd")
+        return Adam(lr=lr, weight_decay=options.weight_decay)
+    return SGD(lr=lr, momentum=options.momentum, nesterov=options.nesterov, weight_decay=options.weight_decay)
