@@ -1,8 +1,8 @@
-"""The files of the kernel cache: which folder may be used, and entries that are whole or not there.
+"""The files of the kernel cache: which folder may be used, and entries that are either complete or absent.
 
-What is loaded from the cache runs as the user. So a folder is used only if it belongs to the user or to root and nobody
-else may write to it, and an entry is unpickled only after the digest in it was found to be that of its content, its
-name and what it was compiled for. Anything else counts as missing: it is compiled again and replaced.
+Code that is loaded from the cache runs with the user's rights. So a folder is used only if it belongs to the user or to
+root and nobody else may write to it, and an entry is unpickled only after its digest has been checked against its
+content, its name and its key. An entry that fails any check counts as missing: it is compiled again and replaced.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MAGIC = b"rop compiled kernel 1\n"
 DIGEST = 32  # bytes of SHA-256
 SUFFIX = ".kernel"
 COMPLETE = "complete-"  # a file with this name and a precision says that all kernels are there
-ABANDONED = 3600.0  # seconds after which a file that is still being written has no writer any more
+ABANDONED = 3600.0  # seconds after which a temporary file cannot have a living writer any more
 
 
 # -------------------------------------------------------------------------------------------------------- the folder
 def complaint(path: Path | int) -> str | None:
-    """What keeps a folder or an open file from being trusted, and the remedy; None if nothing does."""
+    """Why a folder or an open file cannot be trusted, and the remedy; None if it can be."""
     if not hasattr(os, "geteuid"):
-        return None  # owners and modes mean nothing here
+        return None  # this system has no owners and modes
     found = os.stat(path)
     if found.st_uid not in (os.geteuid(), 0):
         return "belongs to another user: name a folder of your own in ROP_CACHE_DIR"
@@ -43,17 +43,17 @@ def complaint(path: Path | int) -> str | None:
 
 
 def made_private(folder: Path) -> None:
-    """Makes a folder that only the user may enter, if there is none; its parents get the usual permissions."""
+    """Creates a folder that only the user may enter, unless it exists; its parents get the usual permissions."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
         return
-    folder.chmod(0o700)  # whatever the umask or the parent's default permissions made of it
+    folder.chmod(0o700)  # the umask or the parent's default permissions may have changed the mode
 
 
 def writable(folder: Path) -> bool:
-    """Whether files can be made in a folder, which is made if it is not there."""
+    """Whether files can be created in a folder, which is created unless it exists."""
     try:
         made_private(folder.parent)
         made_private(folder)
@@ -64,7 +64,8 @@ def writable(folder: Path) -> bool:
 
 
 def complete(folder: Path) -> bool:
-    """Whether a folder holds all kernels of some precision: then it need not be writable (root's for all users)."""
+    """Whether a folder holds all kernels of a precision: then it need not be writable, as when root has made it for all
+    users."""
     try:
         return any(folder.glob(f"{COMPLETE}*"))
     except OSError:
@@ -72,11 +73,11 @@ def complete(folder: Path) -> bool:
 
 
 def distrusted(folder: Path) -> bool:
-    """Whether a folder of the cache, or the one around it, must not be used; if so, says it in a line."""
+    """Whether a folder of the cache, or its parent, must not be used; if so, a line tells the user why."""
     for path in (folder.parent, folder):
         try:
             wrong = complaint(path)
-        except OSError:  # not there, or not to be looked at: the next who tries will see
+        except OSError:  # it does not exist or cannot be examined: creating or reading it will tell
             continue
         if wrong:
             say(f"the folder of compiled kernels {path} is not used, because it {wrong}. Using a temporary one")
@@ -85,36 +86,37 @@ def distrusted(folder: Path) -> bool:
 
 
 def temporary(version: str) -> Path:
-    """A folder of this process and those it starts, which is removed at its end. Where not even that can be made, a
-    path where nothing can be: then nothing is kept."""
+    """A folder for this process and its children, which is removed when this process ends. If it cannot be created, a
+    path below which nothing can exist: then nothing is kept."""
     try:
         root = Path(tempfile.mkdtemp(prefix="rop-kernels-"))
         made_private(root / version)
     except OSError:
         return Path(os.devnull) / version
-    os.environ["ROP_CACHE_DIR"] = str(root)  # for the processes that this one starts
+    os.environ["ROP_CACHE_DIR"] = str(root)  # the children read it
     atexit.register(_remove, root, os.getpid())
     return root / version
 
 
 def _remove(folder: Path, maker: int) -> None:
+    """Removes a folder, unless this process is a fork of the one that created it."""
     if os.getpid() == maker:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 # --------------------------------------------------------------------------------------------------------- its entries
 class Entries:
-    """The entries of one function: one for each signature and kind of CPU that it was compiled for."""
+    """The entries of one function, one for each signature and kind of CPU that it has been compiled for."""
 
     def __init__(self, folder: Path, name: str):
         self._folder, self._name = folder, name
 
     def path(self, key: Any) -> Path:
-        """The file of the entry for a key, which is whatever the compiled code depends on."""
+        """The file of the entry for a key; the key holds everything that the compiled code depends on."""
         return self._folder / f"{self._name}-{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}{SUFFIX}"
 
     def load(self, key: Any) -> Any:
-        """What was saved under the key, or None if it is missing, damaged or somebody else's."""
+        """The data saved under the key, or None if they are missing, damaged or belong to somebody else."""
         try:
             with open(self.path(key), "rb") as file:
                 content = b"" if complaint(file.fileno()) else file.read()
@@ -123,11 +125,11 @@ class Entries:
             if content[:start] != MAGIC + self._digest(key, payload):
                 return None
             return pickle.loads(payload)
-        except Exception:  # whatever is wrong with it, it is compiled again
+        except Exception:  # an entry that cannot be read is compiled again
             return None
 
     def save(self, key: Any, data: Any) -> None:
-        """Writes the entry, whole or not at all; raises OSError if it cannot be kept."""
+        """Writes the entry completely or not at all; raises OSError if it cannot be written."""
         payload = dumps(data)
         handle, name = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=f"{SUFFIX}.tmp")
         try:
@@ -145,7 +147,7 @@ class Entries:
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Removes what processes that were killed have left half written."""
+    """Removes the half-written files of processes that were killed."""
     try:
         for path in folder.iterdir():
             ours = path.name.startswith(".") and path.name.endswith(f"{SUFFIX}.tmp")

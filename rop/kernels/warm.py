@@ -1,8 +1,9 @@
-"""Compiles every kernel of a precision ahead of use, in several processes that meet in the cache.
+"""Compiles every kernel of a precision ahead of use, in several processes that share the cache.
 
-Done once per machine and version: afterwards no network, however new, compiles anything. Even the process that asks for
-it loads what the others have made: a function that a process has compiled itself may be another copy, optimised apart
-from its callers, and its sums may differ in the last bit from those of all later processes.
+This happens once per machine and version: afterwards no network compiles anything, not even a new one. The process that
+asks for the kernels compiles none itself but loads them from the cache: in a process that compiles several kernels a
+helper may be optimised apart from its callers, and its sums may then differ in the last bit from those of all later
+processes.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from rop.kernels.compile import KERNELS, Kernel, KernelCache, announce, cache_fo
 from rop.kernels.store import COMPLETE, remove_abandoned
 
 PROCESSES = 4
-_warm: set[str] = set()  # precisions whose kernels were looked for
-_again: set[str] = set()  # and those for which they were looked for a second time
+_warm: set[str] = set()  # precisions whose kernels have been checked
+_again: set[str] = set()  # precisions whose kernels have been checked a second time
 
 
 def all_kernels() -> list[Kernel]:
-    """Every kernel there is, activations included, the slow ones to compile first."""
+    """Every kernel, including those of the activations, the slowest to compile first."""
     from rop.kernels.cpu import batchnorm, bilinear, elementwise, linear_maps, loss, memory, select, softmax  # noqa: F401
     from rop.layers.record import ACTIVATIONS, RECORDS
 
@@ -41,7 +42,7 @@ def all_kernels() -> list[Kernel]:
 
 
 def ensure_compiled(dtype: Any) -> None:
-    """Compiles what the cache does not hold yet."""
+    """Compiles the kernels of a precision that the cache does not hold yet."""
     name = np.dtype(dtype).name
     if name in _warm:
         return
@@ -52,8 +53,8 @@ def ensure_compiled(dtype: Any) -> None:
 
 
 def compiled_again() -> bool:
-    """Has children look for what is missing or damaged in a cache that was complete, and compile it; returns whether
-    they did. That is tried once: where nothing can be kept, it would not help a second time."""
+    """Lets children compile the entries that are missing or damaged in a cache that was complete; returns whether they
+    ran. This is tried once: where nothing can be kept, a second time would not help."""
     names = sorted(_warm - _again)
     _again.update(names)
     names = [name for name in names if _mark(name).exists()]
@@ -65,12 +66,13 @@ def compiled_again() -> bool:
 
 
 def _mark(name: str) -> Path:
-    """The file that says that everything was compiled for a precision."""
+    """The file whose existence says that all kernels of a precision are in the cache."""
     return cache_folder() / f"{COMPLETE}{name}"
 
 
 def _compile_aside(name: str) -> None:
-    """Compiles in children what the cache does not hold. Whatever they do not manage is compiled here at first use."""
+    """Compiles missing kernels in children. Kernels that the children fail to compile are compiled here at first
+    use."""
     remove_abandoned(cache_folder())
     try:
         _mark(name).unlink(missing_ok=True)
@@ -78,17 +80,17 @@ def _compile_aside(name: str) -> None:
             codes = [child.wait() for child in children]
         if codes and not any(codes):
             _mark(name).touch()
-    except OSError:  # no room, or no permission: that costs the cache, not the result
+    except OSError:  # a full disk or missing permissions cost the cache, not the result
         pass
 
 
 @contextmanager
 def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
-    """Processes that compile. None of them is left at the end, however that comes about: they also end by themselves
-    when the pipe to this process is closed, as the system does if it is killed."""
+    """Processes that compile. None of them survives the block: they are killed at its end, and they exit by themselves
+    when the pipe to this process closes, which also happens if this process is killed."""
     children: list[subprocess.Popen] = []
     try:
-        with suppress(OSError):  # fewer will do
+        with suppress(OSError):  # fewer processes are enough
             for _ in range(min(PROCESSES, os.cpu_count() or 1)):
                 children.append(_start(name, claims))
         yield children
@@ -102,7 +104,7 @@ def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
 
 
 def compile_claimed(name: str, claims: Path) -> None:
-    """Compiles what no other process has claimed by a folder in ``claims``, the slowest things first."""
+    """Compiles the kernels that no other process has claimed by a folder in ``claims``, the slowest first."""
     from rop.kernels.cpu import training as descent
     from rop.kernels.cpu.interpreter import runner
     from rop.kernels.cpu.transfer import Transfer
@@ -121,10 +123,11 @@ def compile_claimed(name: str, claims: Path) -> None:
             continue
         compile_one()
         if KernelCache.unsaved:
-            return  # what cannot be kept need not be compiled here
+            return  # code that cannot be kept need not be compiled ahead of use
 
 
 def _start(name: str, claims: str) -> subprocess.Popen:
+    """A process that runs ``compile_claimed``, with the cache and the modules of this one."""
     environment = dict(
         os.environ,
         PYTHONPATH=os.pathsep.join(map(str, sys.path)),
@@ -143,7 +146,7 @@ def _start(name: str, claims: str) -> subprocess.Popen:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when the one that started it is gone: the pipe from it is closed then."""
+    """Ends this process when its parent has ended: the pipe from the parent is closed then."""
 
     def watch() -> None:
         os.read(sys.stdin.fileno(), 1)

@@ -1,7 +1,7 @@
 """Bilinear layers (linear, conv): products with the weights, and both adjoints.
 
-Every order of y = W x, of its input gradient Wᵀg and of its weight gradient g xᵀ is a sum of products of orders that
-add up to it; which ones, the program says (at most three, structural zeros left out). The kernels add them up.
+Order k of y = W x, of its input gradient Wᵀg and of its weight gradient g xᵀ is a Cauchy sum of products. The program
+lists its *terms*, the pairs of orders that are not structural zeros (at most three); the kernels add them up.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ copy_block = PerPrecision(vector_function(2, _emit_copy))
 
 @helper
 def regroup(y, x, pixels, rows, first, m, lane_bytes):
-    """m rows of x (pixel, row, lane), as lane dots want them: y (block of lanes, pixel, row, lane in the block). They
-    are contiguous then, so they do not evict each other from L1."""
+    """m rows of x (pixel, row, lane) in the layout of lane dots: y (block of lanes, pixel, row, lane in the block).
+    They are contiguous then, so that they do not evict each other from L1."""
     for block in range(lane_bytes // BLOCK):
         for p in range(pixels):
             source = x + (p * rows + first) * lane_bytes + block * BLOCK
@@ -189,14 +189,14 @@ def regroup(y, x, pixels, rows, first, m, lane_bytes):
 
 @kernel
 def regroup_outputs(y, x, pixels, rows, lane_bytes):
-    """The first factor of lane dots, a block of rows after the other."""
+    """The first factor of lane dots, x (pixel, row, lane), regrouped by blocks of DOT_ROWS rows."""
     for k in range(0, rows, DOT_ROWS):
         regroup(y + k * pixels * lane_bytes, x, pixels, rows, k, min(DOT_ROWS, rows - k), lane_bytes)
 
 
 @kernel
 def regroup_inputs(y, x, pixels, rows, lane_bytes):
-    """The second factor."""
+    """The second factor of lane dots, x (pixel, row, lane), regrouped by blocks of at most DOT_COLUMNS rows."""
     blocks = (rows + DOT_COLUMNS - 1) // DOT_COLUMNS
     k = 0
     for block in range(blocks):

@@ -97,15 +97,15 @@ def _panel(
         with plain:
             for value, place in zip(values, places, strict=True):
                 e.store(e.b.select(e.b.fcmp_ordered("<", value, floor), floor, value), e.at(c, place))
-        with masked:  # R{ReLU}: what was cut off at order 0 is cut off at every order
+        with masked:  # a ReLU is off at every order where it is off at order 0: relu.is_off, as vector instructions
             for value, place in zip(values, places, strict=True):
                 off = e.b.fcmp_ordered("<=", e.load(e.at(mask, place)), zero)
                 e.store(e.b.select(off, zero, value), e.at(c, place))
 
 
 def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
-    """One version per number of rows and bytes of lanes, each also for rows of A that are ``adjacent``: short sums
-    notice a constant stride."""
+    """One version per number of rows and bytes of lanes, and another for rows of A that are ``adjacent``: a constant
+    stride saves address arithmetic, which matters in short sums."""
     c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count, row_step, column_step, b_step = rest
     head = (c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count)
 
@@ -130,7 +130,7 @@ panel = PerPrecision(vector_function(20, _emit_panel))
 
 @helper
 def share(parts, index, total):
-    """How much of ``total`` part ``index`` of ``parts`` has: as equal as possible."""
+    """The size of part ``index`` when ``total`` is divided into ``parts`` as equally as possible."""
     return total // parts + (1 if index < total % parts else 0)
 
 

@@ -1,12 +1,12 @@
-"""The interpreter: runs a table of instructions over the tiles of a batch. Only this file knows threads.
+"""The interpreter: runs a table of instructions over the tiles of a batch, with Numba's threads if it is asked to.
 
 An instruction is a row of int64: the address of its kernel, then for each operand a base, a step per unit and a step
-per chunk; the kernel receives  base + unit·step + first·chunk_step.  A *unit* is whatever a stage is divided into
-(a tile of the batch, a block of columns, a slice of the parameters); *first* is the position of the chunk's first tile
-in the whole batch. So a kernel gets plain addresses and numbers, and tiles exist only here.
+per chunk; the kernel receives  base + unit·step + first·chunk_step.  A *unit* is the part of a stage that one thread
+runs (a tile of the batch, a block of columns, a slice of the parameters); *first* is the position of the chunk's first
+tile in the whole batch. So a kernel gets plain addresses and numbers, and only the interpreter knows tiles.
 
 A stage is a range of instructions and a number of units; units of a stage run in parallel, stages one after another.
-Every unit writes to places of its own, so results do not depend on the number of threads.
+Every unit writes to memory of its own, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numba.extending import intrinsic
 from rop.kernels.compile import LOOP_MATH, KernelCache
 from rop.kernels.cpu.vector import I64, const, peek
 
-OPERANDS = 24  # the most that an instruction may have
+OPERANDS = 24  # the largest number of operands of an instruction
 ROW = 1 + 3 * OPERANDS  # int64 per instruction: kernel, bases, steps per unit, steps per chunk
 STAGE = 3  # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
 TILES = -1
@@ -54,7 +54,7 @@ def _operand_loader(count: int) -> Any:
 
 
 def entry(body: Callable[..., Any], count: int, name: str) -> Callable[[int, int, int], None]:
-    """The C function of a kernel: fetches its operands and calls it."""
+    """The C function of a kernel, which loads its ``count`` operands and calls its body."""
     operands = _operand_loader(count)
 
     def call(row, unit, first):
@@ -78,6 +78,7 @@ def _call(typingctx, function, row, unit, first):
 
 @numba.njit(nogil=True, no_cfunc_wrapper=True)
 def _execute(table, begin, end, unit, first, cancel):
+    """Runs instructions begin … end − 1 of the table for one unit."""
     for row in range(table + 8 * ROW * begin, table + 8 * ROW * end, 8 * ROW):
         if peek(cancel) != 0:
             return
@@ -93,7 +94,7 @@ def _run_serial(table, stages, count, tiles, first, cancel):
 
 
 def _run_parallel(table, stages, count, tiles, first, cancel):
-    """The same, the units of a stage divided among Numba's threads."""
+    """The same, with the units of a stage divided among Numba's threads."""
     for stage in range(stages, stages + 8 * STAGE * count, 8 * STAGE):
         begin = peek(stage)
         end = peek(stage + 8)
@@ -116,13 +117,13 @@ def _cached(function: Callable[..., Any], parallel: bool) -> Any:
 
 
 _runners: dict[bool, Any] = {}
-SPINS = "10000"  # about a tenth of a millisecond: longer than the Python between two calls
+SPINS = "10000"  # about a tenth of a millisecond: longer than the Python code between two calls
 
 
 def load_threads() -> None:
-    """Loads Numba's threading layer. Where that is GNU OpenMP, its threads are told to sleep soon when they wait: by
-    default they spin for milliseconds, and on a machine with other work the thread that is waited for does not get
-    the core it needs. The variable is read at this moment only, and what the user has set is left alone."""
+    """Loads Numba's threading layer. If that is GNU OpenMP, its threads are told to sleep soon when they wait: by
+    default they spin for milliseconds at a barrier, and on a busy machine they then occupy the core that the last
+    thread needs. OpenMP reads the variable only now, and a value that the user has set is kept."""
     unset = [name for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY") if name in os.environ] == []
     if unset:
         os.environ["GOMP_SPINCOUNT"] = SPINS

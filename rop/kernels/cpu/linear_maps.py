@@ -1,4 +1,5 @@
-"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening), the same at all
+orders."""
 
 from __future__ import annotations
 
@@ -51,20 +52,21 @@ def _add(y, x):
 
 @kernel
 def copy_rows(y, x, pixels, y_step, x_step, count):
-    """``count`` numbers per pixel, pixels y_step and x_step bytes apart: concatenation and its reverse."""
+    """Copies ``count`` numbers per pixel, for concatenation and its reverse; pixels are y_step or x_step bytes
+    apart."""
     for p in range(pixels):
         _copy(reals(y + p * y_step, count), reals(x + p * x_step, count))
 
 
 @kernel
 def add_rows(y, x, count):
-    """y += x."""
+    """y += x, both (count,)."""
     _add(reals(y, count), reals(x, count))
 
 
 @kernel
 def permute_rows(y, x, order, rows, lanes):
-    """Row i of y is row order[i] of x."""
+    """Row i of y (row, lane) is row order[i] of x (row, lane)."""
     source = integers(order, rows)
     for i in range(rows):
         _copy(reals(y + i * lanes * itemsize, lanes), reals(x + source[i] * lanes * itemsize, lanes))

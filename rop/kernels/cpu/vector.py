@@ -1,8 +1,8 @@
-"""Vector code that Numba's loops would not give: the building blocks of the micro-kernels, as LLVM instructions.
+"""Vector code that Numba would not generate from loops: the building blocks of the micro-kernels, as LLVM instructions.
 
-``UNIT`` says what the kernels assume of the machine's vector unit. A vector fills one of its registers; LLVM splits
-vectors where the machine's are shorter, so each unit gives right results on every machine. A *block* of lanes is 64
-bytes, a cache line.
+``UNIT`` is the vector unit that the kernels assume. A vector fills one of its registers; LLVM splits vectors where the
+machine's registers are shorter, so that each unit gives right results on every machine. A *block* of lanes is 64 bytes,
+a cache line.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ BLOCK = 64  # bytes of lanes: rows are whole blocks
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """The geometry of the micro-kernels: everything that depends on the kind of CPU follows from this one value."""
+    """The geometry of the micro-kernels: everything that depends on the kind of CPU follows from this one record."""
 
     name: str
     vector: int  # bytes of a register
     panel: int  # rows of a panel: panel × 2 sums, 2 vectors of B and 1 of A fit in the registers
-    dot_columns: int  # DOT_ROWS × dot_columns sums, dot_columns held vectors and 1 streamed one fit, too
-    l1: int  # bytes of cache that the blocks of a lane dot may fill
+    dot_columns: int  # DOT_ROWS × dot_columns sums, dot_columns resident vectors and 1 streamed vector fit as well
+    l1: int  # bytes of L1 cache in which the blocks of a lane dot must stay resident
 
     @property
     def span(self) -> int:
-        """Bytes of lanes that a panel handles at a time, if there are as many."""
+        """Bytes of lanes that a panel handles at a time, if the tile has that many."""
         return 2 * self.vector
 
 
@@ -49,14 +49,14 @@ UNITS = {
 
 
 def target_cpu() -> tuple[str, str]:
-    """Name and features of the CPU that Numba compiles for: the host, or what NUMBA_CPU_NAME and NUMBA_CPU_FEATURES
-    say."""
+    """Name and features of the CPU that Numba compiles for: those of the host, or those in NUMBA_CPU_NAME and
+    NUMBA_CPU_FEATURES."""
     _, name, features = cpu_target.target_context.codegen().magic_tuple()
     return name, features
 
 
 def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
-    """The unit that is asked for by name, or the one that suits the CPU."""
+    """The unit with the name ``asked``, or the one that suits the CPU if there is no name."""
     if asked:
         if asked not in UNITS:
             raise ArgumentError(
@@ -123,7 +123,7 @@ class Emitter:
         return self.b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), several)
 
     def load_some(self, address: Any, lanes: Any) -> Any:
-        """The lanes that are wanted, zero for the others, whose memory is not touched."""
+        """A vector of which only the chosen lanes are loaded; the others are zero and their memory is not touched."""
         place = self.b.inttoptr(address, self.vector.as_pointer())
         function = self._function(
             f"llvm.masked.load.{self.suffix}.p0", self.vector, [place.type, I32, lanes.type, self.vector]
@@ -204,7 +204,8 @@ class Emitter:
 
 
 def vector_function(arguments: int, emit: Callable[..., None]) -> Callable[[Any], Any]:
-    """dtype -> an intrinsic of so many int64 arguments; ``emit(emitter, *arguments)`` writes its instructions."""
+    """Makes, per dtype, an intrinsic of ``arguments`` int64 arguments; ``emit(emitter, *arguments)`` writes its
+    instructions."""
 
     def make(dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -251,7 +252,7 @@ def peek(typingctx, address):
 
 @intrinsic
 def prefetch(typingctx, address):
-    """Asks for the cache line at an address that will be read soon."""
+    """Prefetches the cache line at an address into the second level."""
 
     def codegen(context, builder, signature, args):
         byte = ir.IntType(8).as_pointer()

@@ -1,4 +1,7 @@
-"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening): every order the same."""
+"""Layers that are one fixed linear map (average pooling, concatenation, addition, flattening), the same at all orders.
+
+All matrices of numbers are (pixel · channel, lane).
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,8 @@ def weighted_sum(
     weight: Matrix,
     channels: Count,
 ):
-    """Average pooling in both directions: pixel p of y is Σ_e weight[p, e] · pixel entry[p, e] of x, −1 being none."""
+    """Average pooling and its gradient: pixel p of y is Σ_e weight[p, e] · pixel entry[p, e] of x, where an entry −1 is
+    skipped."""
     row, lane = position()
     if row < y0.shape[0]:
         pixel = row // channels
@@ -79,8 +83,8 @@ def copy_rows(
     x_step: Count,
     x_first: Count,
 ):
-    """``count`` rows per pixel, pixels y_step and x_step rows apart: concatenation and its reverse. An order that x
-    does not have is zero."""
+    """Copies ``count`` rows per pixel, for concatenation and its reverse; pixels are y_step and x_step rows apart. An
+    order that x does not have is zero."""
     number, lane = position()
     if number < pixels * count:
         pixel = number // count

@@ -1,4 +1,4 @@
-"""The moving of rows: data in, partial sums into the gradient."""
+"""Kernels that move rows: data in, partial sums into the gradient."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from rop.kernels.cuda.compile import (
     wants_2,
 )
 
-PADDED = WARP + 1  # columns of a tile that is written by rows and read by columns: no bank serves two threads
+PADDED = WARP + 1  # columns of a tile that is written by rows and read by columns, without bank conflicts
 
 
 @kernel(lambda names, given: (blocks_of(given["y"].shape[0], WARP), blocks_of(given["y"].shape[1], WARP)), ROW_BLOCK)
 def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
-    """The data, y (row, lane) = x[sample of the lane, feature[row]]. A negative sample ~i is a copy of sample i that
-    the loss does not count; feature −1 is a row of zeros. Tiles go through shared memory: x is read along features, y
-    written along lanes."""
+    """The data: y (row, lane) = x[sample of the lane, feature[row]], with x (sample, feature). A negative sample ~i is
+    a copy of sample i that the loss does not count; feature −1 gives a row of zeros. Tiles go through shared memory, so
+    that x is read along features and y is written along lanes."""
     tile = cuda.shared.array((WARP, PADDED), real)
     row_0 = cuda.blockIdx.x * WARP
     lane_0 = cuda.blockIdx.y * WARP
@@ -50,7 +50,7 @@ def load(y: Matrix, x: Matrix, samples: Indices, feature: Indices):
 
 @helper
 def slice_total(partial, i):
-    """Σ over the slices of place i, in their order."""
+    """Σ_slices partial[slice, i], in the order of the slices."""
     total = real(0)
     for number in range(partial.shape[0]):
         total += partial[number, i]

@@ -1,4 +1,4 @@
-"""Vectors of parameters on their way in and out of the engine: copied, scaled and added up."""
+"""Transfer of parameter vectors into and out of the engine: they are scaled and added."""
 
 from __future__ import annotations
 
