@@ -1,20 +1,24 @@
 """Compiling kernels: one source for both precisions, called by address, cached on disk.
 
-A kernel file is plain Python. The name ``real`` in it stands for the precision (np.float32 or np.float64), and three
+A kernel file is plain Python. The name ``real`` in it stands for the precision (np.float32 or np.float64), and the
 decorators say what a function is:
 
     @kernel         an instruction of the engine: compiled once per precision to a C function, which the interpreter
                     calls by its address. Nothing is compiled again inside a caller, and a new network compiles nothing.
     @helper         index arithmetic shared by kernels, compiled into them
+    @loop           a helper whose arguments are arrays that do not overlap, so that LLVM vectorises it
     formula(f)      a layer's scalar mathematics (rop/layers/), compiled into kernels: its number literals take the
                     precision ``real`` and its ``math`` is the vectorisable one of the target
+    algebra(f)      a formula of sums and products, which the loop that calls it may reassociate
+
+No formula stands in a kernel file: kernels hold index arithmetic, and the CUDA kernels compile the same formulas.
 
 ``specialised(function, dtype)`` makes the copy of a function in which ``real`` is bound and every decorated function
 it mentions is replaced by its own copy for that precision.
 
-The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers but those for the GPU: an edit in any of
-them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.) What its files are
-and when they are trusted is in store.py.
+The cache is keyed by a digest of *all* sources in rop/kernels and rop/layers except those for the GPU: an edit in any
+of them leads to a new folder. (Numba's own cache looks at the file of the outermost function only.) store.py describes
+the files of the cache and when they are trusted.
 """
 
 from __future__ import annotations
@@ -40,6 +44,7 @@ from numba.core.compiler import CompileResult
 from rop.errors import say
 from rop.kernels import store
 from rop.kernels.cpu.vector import UNIT, target_cpu
+from rop.kernels.scalar import compilable, identity
 
 PACKAGE = Path(__file__).resolve().parent.parent
 
@@ -47,7 +52,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 # it, because their order of operations is what makes them accurate.
 LOOP_MATH = {"contract", "nsz", "arcp", "reassoc"}
 FORMULA_MATH = {"contract", "nsz"}
-# What kernel files call the precision and its bytes; ``specialised`` binds both.
+# Kernel files use these names for the precision and its size in bytes; ``specialised`` binds both.
 real: Any = np.float64
 itemsize = 8
 
@@ -67,16 +72,16 @@ def source_digest(package: Path | str = PACKAGE) -> str:
 
 
 def kind() -> str:
-    """The kind of CPU that kernels are compiled for, as part of a folder's name: its name, a digest of its features
-    and the geometry of the kernels. Kinds do not share a folder, because each must be complete on its own."""
+    """The kind of CPU that kernels are compiled for, as a part of a folder's name: the CPU's name, a digest of its
+    features and the geometry of the kernels. Kinds do not share a folder, because each must be complete on its own."""
     name, features = target_cpu()
     return f"{name}-{hashlib.sha256(features.encode()).hexdigest()[:8]}-{UNIT.name}"
 
 
 @lru_cache(maxsize=1)
 def cache_folder() -> Path:
-    """Where compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither can be used, a temporary
-    folder for this process and those it starts. One that others could have written to is never used."""
+    """The folder in which compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither can be
+    used, a temporary folder for this process and its children. A folder that others could write to is never used."""
     version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
     for folder in (candidate / version for candidate in _candidates()):
         if store.distrusted(folder):  # before anything is made there
@@ -98,13 +103,13 @@ def _candidates() -> list[Path]:
 
 
 class KernelCache(_Cache):
-    """What Numba asks of a cache, for the function of a name, in ``cache_folder()``."""
+    """Numba's interface of a cache, for the function with this name, on top of the files in ``cache_folder()``."""
 
-    unsaved = 0  # entries that this process could not keep
+    unsaved = 0  # entries that this process could not write
 
     def __init__(self, name: str, slow: bool = True):
         self._entries = store.Entries(cache_folder(), name)
-        self._slow = slow  # compiled ahead of use (warm.py), or else worth a word to the user
+        self._slow = slow  # warm.py compiles it ahead of use; if it is missing all the same, the user is told
 
     @property
     def cache_path(self) -> str:
@@ -116,7 +121,7 @@ class KernelCache(_Cache):
         if found is None and self._slow:
             from rop.kernels import warm
 
-            if warm.compiled_again():  # so that this process runs what all later ones will load
+            if warm.compiled_again():  # so that this process runs the code that all later ones will load
                 found = self._load(sig, target_context)
             if found is None:
                 announce()
@@ -130,7 +135,7 @@ class KernelCache(_Cache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        if data.library.has_dynamic_globals:  # addresses, which mean nothing in another process
+        if data.library.has_dynamic_globals:  # they are addresses, which are invalid in another process
             return
         try:
             self._entries.save((sig, data.codegen.magic_tuple()), data._reduce())
@@ -162,13 +167,19 @@ def announce() -> None:
 
 # ------------------------------------------------------------------------------------------------------ specialisation
 class PerPrecision:
-    """Something that exists once per precision; ``made(dtype)`` makes it at first use."""
+    """An object that exists once per precision; ``made(dtype)`` makes it at first use.
+
+    >>> size = PerPrecision(lambda dtype: np.dtype(dtype).itemsize)
+    >>> size.made(np.float32), size.made(np.float64)
+    (4, 8)
+    """
 
     def __init__(self, make: Callable[[Any], Any]):
         self._make = make
         self._ready: dict[Any, Any] = {}
 
     def made(self, dtype: Any) -> Any:
+        """The object for this precision."""
         if dtype not in self._ready:
             self._ready[dtype] = self._make(dtype)
         return self._ready[dtype]
@@ -183,7 +194,8 @@ def _names(code: pytypes.CodeType) -> set[str]:
 
 
 def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Callable[..., Any]:
-    """A copy of ``function`` with ``real`` = dtype and all PerPrecision globals replaced by theirs for this dtype."""
+    """A copy of ``function`` in which ``real`` is ``dtype``, the names in ``bind`` have these values, and every
+    PerPrecision global is replaced by its object for this precision."""
     scope = {**function.__globals__, "real": dtype, "itemsize": np.dtype(dtype).itemsize, **bind}
     for name in _names(function.__code__):
         value = scope.get(name)
@@ -202,12 +214,12 @@ def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Cal
 
 
 def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
-    """Index arithmetic, compiled into the kernels that use it; ``bind`` gives names in it a value."""
+    """Declares index arithmetic, which is compiled into the kernels that use it; ``bind`` gives names in it a value."""
     return PerPrecision(lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
 
 
 def loop(function: Callable[..., Any], /, **bind: Any) -> Any:
-    """A helper whose arguments are arrays that do not overlap: LLVM then vectorises without checking."""
+    """Declares a helper whose arguments are arrays that do not overlap: LLVM then vectorises without checking."""
 
     def make(dtype: Any) -> Any:
         dispatcher = numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
@@ -222,27 +234,26 @@ def _without_aliases(flags: Any) -> Any:
     return flags
 
 
-def with_literals(function: Callable[..., Any], dtype: Any) -> Callable[..., Any]:
-    """A copy whose number literals have the type ``dtype``: otherwise ``1 - y * y`` would be float64 in Numba, also
-    for a float32 y."""
-
-    def typed(constant: Any) -> Any:
-        return dtype(constant) if isinstance(constant, (int, float)) and not isinstance(constant, bool) else constant
-
-    code = function.__code__.replace(co_consts=tuple(map(typed, function.__code__.co_consts)))
-    copy = pytypes.FunctionType(
-        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    copy.__module__ = function.__module__
-    return copy
+def formula(function: Callable[..., Any], versions: PerPrecision | None = None) -> PerPrecision:
+    """Compiles a layer's scalar mathematics into kernels, together with the functions that it calls, and keeps its
+    order of operations; ``versions`` are the target's versions of ``math`` and NumPy."""
+    return _scalar(function, numba.njit(fastmath=FORMULA_MATH, **OPTIONS), versions)
 
 
-def formula(function: Callable[..., Any], math: PerPrecision | None = None) -> PerPrecision:
-    """A layer's scalar mathematics for use in kernels; ``math`` is the target's version of Python's module."""
+def algebra(function: Callable[..., Any]) -> PerPrecision:
+    """A formula of sums and products alone. Numba inlines it, so that it is compiled as if it stood in the loop that
+    calls it, with the loop's freedom to reassociate: a factor that does not change is moved out of the loop."""
+    return _scalar(function, numba.njit(inline="always", **OPTIONS))
+
+
+def _scalar(
+    function: Callable[..., Any], jit: Callable[..., Any], versions: PerPrecision | None = None
+) -> PerPrecision:
+    known = identity(function)  # compiled code is linked by name: two formulas must not share one
 
     def make(dtype: Any) -> Any:
-        bind = {"math": math.made(dtype)} if math is not None else {}
-        return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(with_literals(function, dtype), dtype, **bind))
+        replaced = versions.made(dtype) if versions is not None else {}
+        return jit(compilable(function, dtype, jit, replaced, tag=f"{known}_{np.dtype(dtype).name}"))
 
     return PerPrecision(make)
 
@@ -252,9 +263,9 @@ KERNELS: dict[str, Kernel] = {}
 
 
 class Kernel:
-    """An instruction of the engine; ``address(dtype)`` compiles it or loads it from the cache."""
+    """An instruction of the engine, with the names of its operands."""
 
-    cache: Callable[[str], _Cache] = KernelCache  # where a kernel of this name is kept
+    cache: Callable[[str], _Cache] = KernelCache  # makes the cache of the kernel with this name
 
     def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
@@ -265,6 +276,7 @@ class Kernel:
         self._entries: dict[Any, CFunc] = {}
 
     def address(self, dtype: Any) -> int:
+        """The address of its C function for a precision, which is compiled, or loaded from the cache, at first use."""
         dtype = np.dtype(dtype).type
         if dtype not in self._entries:
             self._entries[dtype] = self._compile(dtype)
@@ -282,7 +294,7 @@ class Kernel:
 
 
 def compiled(function: Callable[..., Any], signature: Any, cache: _Cache) -> CFunc:
-    """A C function by its address, from the cache if it is there."""
+    """A C function, loaded from the cache if it is there and compiled otherwise."""
     result: Any = CFunc(
         function,
         (signature.args, signature.return_type),
@@ -295,7 +307,7 @@ def compiled(function: Callable[..., Any], signature: Any, cache: _Cache) -> CFu
 
 
 def kernel(function: Callable[..., Any]) -> Kernel:
-    """Declares an instruction; its parameter names are its operands' names."""
+    """Declares an instruction; the names of its parameters are the names of its operands."""
     made = Kernel(function)
     KERNELS[made.name] = made
     return made

@@ -1,10 +1,10 @@
-"""A scalar function, such as a user's own activation: who it is, copies of it that compile, and why one does not.
+"""Scalar functions (formulas of the layers and users' own activations): their identity, and copies that compile.
 
 The function may be written anywhere (a module, a notebook, a closure) and call ``math``, NumPy and other functions,
-plain or compiled. ``compilable`` makes a copy in which all of that is something the compiler knows, for one precision;
-``identity`` digests everything the compiled code depends on, so that it can be kept on disk. Both know nothing of a
-target: the decorator that compiles and its versions of ``math`` are arguments. ``CALLS`` gives all functions one
-signature.
+plain or compiled. ``compilable`` makes a copy for one precision in which all of these are known to the compiler;
+``identity`` digests everything that the compiled code depends on, so that it can be kept on disk. Neither depends on a
+target: the decorator that compiles and its versions of ``math`` are arguments. ``CALLS`` gives all activations one
+signature, and ``refusal`` explains why a function does not compile.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rop.errors import ArgumentError
 Function = Callable[..., Any]
 
 
-# ---------------------------------------------------------------------------------------------------------- who it is
+# ----------------------------------------------------------------------------------------------------------- identity
 class _Nameless(Exception):
-    """Something whose value cannot be told from another one's."""
+    """An object whose value cannot be described, so that it could not be told from another one."""
 
 
 def identity(function: Function) -> str | None:
-    """A digest of the function's code, its constants and the values of all names it uses, functions that it calls
-    included; None if one of them is of a kind that cannot be digested.
+    """A digest of the function's code, its constants and the values of all names that it uses, including the functions
+    that it calls; None if one of them is of a kind that cannot be digested.
 
     >>> identity(lambda x: x + 1) == identity(lambda y: y + 1), identity(lambda x: x + 1) == identity(lambda x: x + 2)
     (True, False)
@@ -46,7 +46,7 @@ def identity(function: Function) -> str | None:
 
 
 def _described(value: Any, names: tuple[str, ...], seen: dict[int, int]) -> Any:
-    """The value in plain tuples and strings; ``names`` are the attributes that the surrounding code asks for."""
+    """The value as plain tuples and strings; ``names`` are the attributes that the surrounding code reads."""
     if value is None or isinstance(value, (bool, int, float, complex, str, bytes)):
         return type(value).__name__, repr(value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc":
@@ -69,6 +69,7 @@ def _described(value: Any, names: tuple[str, ...], seen: dict[int, int]) -> Any:
 
 
 def _described_function(function: pytypes.FunctionType, seen: dict[int, int]) -> Any:
+    """The function with everything that it reads; ``seen`` numbers the functions met so far."""
     if id(function) in seen:  # recursion
         return "again", seen[id(function)]
     seen[id(function)] = len(seen)
@@ -92,18 +93,19 @@ def _used_globals(function: pytypes.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _global_names(code: pytypes.CodeType) -> set[str]:
+    """The names of the globals that this code and the functions inside it read."""
     inner = [constant for constant in code.co_consts if isinstance(constant, pytypes.CodeType)]
     read = {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
     return read.union(*map(_global_names, inner))
 
 
 def _known_to_numba(function: Any) -> bool:
-    """Functions of libraries that Numba replaces by its own."""
+    """Whether a function belongs to a library whose functions Numba replaces by its own."""
     return (getattr(function, "__module__", "") or "").partition(".")[0] in ("numpy", "numba", "math", "builtins")
 
 
-# ----------------------------------------------------------------------------------------- with however many parameters
-function: Any = None  # what these templates call: bound where they are compiled
+# ---------------------------------------------------------------------------------------- one signature for all of them
+function: Any = None  # the function that these templates call: bound where they are compiled
 
 
 def _call_0(x, a, b):
@@ -118,7 +120,7 @@ def _call_2(x, a, b):
     return function(x, a, b)
 
 
-CALLS = _call_0, _call_1, _call_2  # a function with so many parameters, called as one of x, a and b
+CALLS = _call_0, _call_1, _call_2  # CALLS[n] calls a function of x and n parameters as one of x, a and b
 
 
 # --------------------------------------------------------------------------------------------------- a copy to compile
@@ -132,8 +134,8 @@ def compilable(
 ) -> Function:
     """A copy of the function for the precision ``dtype``.
 
-    Numbers in it (literals, globals, defaults, what it encloses) take the type ``dtype``: otherwise ``1 - y * y`` would
-    be float64 for a float32 y. With ``whole_numbers`` integers stay integers, for functions that count or index.
+    Numbers in it (literals, globals, defaults, closure variables) take the type ``dtype``: otherwise ``1 - y * y``
+    would be float64 for a float32 y. With ``whole_numbers`` integers stay integers, for functions that count or index.
     Functions that it calls are copied likewise and compiled with ``jit``; modules and functions that are keys of
     ``versions`` are replaced by the values. ``tag`` is added to the names of the copies.
     """
@@ -141,7 +143,7 @@ def compilable(
 
 
 class _Copies:
-    """The copies of a function and of all that it calls; each is made once, so recursion ends."""
+    """The copies of a function and of all functions that it calls; each is made once, so that recursion ends."""
 
     def __init__(
         self, dtype: Any, jit: Callable[[Function], Any], versions: Mapping[Any, Any], whole_numbers: bool, tag: str
@@ -150,6 +152,7 @@ class _Copies:
         self._compiled: dict[pytypes.FunctionType, Any] = {}
 
     def copy(self, function: pytypes.FunctionType) -> pytypes.FunctionType:
+        """The function with all its values replaced (see ``value``)."""
         # The module of the copy exists in every process, wherever the original was written: cached code names it.
         scope: dict[str, Any] = {"__builtins__": builtins, "__name__": __name__}
         cells = tuple(pytypes.CellType() for _ in function.__closure__ or ())
@@ -164,7 +167,7 @@ class _Copies:
         return copy
 
     def value(self, value: Any) -> Any:
-        """What takes the place of a constant, a global or an enclosed value."""
+        """The replacement of a constant, a global or a closure variable."""
         if isinstance(value, (pytypes.ModuleType, pytypes.BuiltinFunctionType, np.ufunc)):
             return self._versions.get(value, value)
         if isinstance(value, (bool, np.bool_)):
@@ -201,10 +204,10 @@ def _plain(function: Any) -> pytypes.FunctionType:
     return getattr(function, "py_func", function)
 
 
-# --------------------------------------------------------------------------------------------- what is wrong with one
+# -------------------------------------------------------------------------------------------------------------- errors
 def refusal(function: Function, compiled: Any, arguments: tuple[Any, ...]) -> ArgumentError | None:
-    """What is wrong with an activation that did not compile into its kernel, in a line; ``compiled`` is the function
-    alone, for arguments of these types."""
+    """An error that says in one line why an activation did not compile into its kernel; ``compiled`` is the function
+    alone, to be compiled for arguments of these types."""
     owner, four = f"Elementwise: function {function.__name__}", "four real numbers (f, f′, f″, f‴)"
     try:
         compiled.compile(arguments)
@@ -219,7 +222,7 @@ def refusal(function: Function, compiled: Any, arguments: tuple[Any, ...]) -> Ar
 
 
 def essence(error: Exception) -> str:
-    """The line of Numba's page of text that says what is wrong, and where.
+    """The line of Numba's message that names the error, and the place in the source.
 
     >>> essence(Exception("Failed in nopython mode pipeline (step: nopython frontend)\\nUntyped global name 'k'"))
     "Untyped global name 'k'"

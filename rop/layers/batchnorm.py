@@ -47,8 +47,52 @@ import numpy as np
 from rop.arguments import check_bool, check_float, check_fraction, check_int
 from rop.layers import record
 from rop.layers.base import Layer, Shape, check_features, check_image
+from rop.layers.jet import product_1, product_2
 
-# ---- the jet of r = (s + ε)^(−1/2), in Taylor coefficients (see elementwise.py) --------------------------------------
+# ---- the jets, in Taylor coefficients (see jet.py) ------------------------------------------------------------------
+#
+# With S_ij = Σ c_i c_j over the channel, and G and D the sums above, the rules read
+#
+#     s_0 = S_00 / N         s_1 = 2 S_01 / N                     s_2 = (2 S_02 + S_11) / N
+#     r_0 = (s_0 + ε)^(−1/2) r_1 = −(r_0)³ s_1 / 2                r_2 = 3 (r_0)⁵ (s_1)² / 8 − (r_0)³ s_2 / 2
+#     t = q r²:              (r²)_1 = 2 r_0 r_1                   (r²)_2 = 2 r_0 r_2 + (r_1)²
+#
+# and q = γ r, y = q c + β, a = q G / N, b = t D / N, D = Σ g c, h = q g − a − b c are Cauchy sums of the jets of their
+# factors, in which γ has no order 2.
+
+
+def merged(
+    n: float, mean: float, scatter: float, other_n: float, other_mean: float, other_scatter: float
+) -> tuple[float, float, float]:
+    """N, m and S_00 of two sets of values together, from those of each (Chan, Golub and LeVeque)."""
+    both = n + other_n
+    apart = other_mean - mean
+    return both, mean + apart * other_n / both, scatter + (other_scatter + apart * apart * n * other_n / both)
+
+
+def centred(x: float, m: float) -> float:
+    """c at any order."""
+    return x - m
+
+
+def variance_0(s00: float, n: float) -> float:
+    """Order 0 of s."""
+    return s00 / n
+
+
+def variance_1(s01: float, n: float) -> float:
+    """Order 1 of s."""
+    return 2 * s01 / n
+
+
+def variance_2(s02: float, s11: float, n: float) -> float:
+    """Order 2 of s."""
+    return (2 * s02 + s11) / n
+
+
+def inverse_root_0(s0: float, eps: float) -> float:
+    """Order 0 of r."""
+    return 1 / np.sqrt(s0 + eps)
 
 
 def inverse_root_1(r0: float, s1: float) -> float:
@@ -60,6 +104,92 @@ def inverse_root_2(r0: float, s1: float, s2: float) -> float:
     """Order 2 of r."""
     r3 = r0 * r0 * r0
     return 3 * r3 * r0 * r0 * s1 * s1 / 8 - r3 * s2 / 2
+
+
+def scale_0(gamma0: float, r0: float) -> float:
+    """Order 0 of q."""
+    return gamma0 * r0
+
+
+def scale_1(gamma0: float, gamma1: float, r0: float, r1: float) -> float:
+    """Order 1 of q."""
+    return product_1(gamma0, gamma1, r0, r1)
+
+
+def scale_2(gamma0: float, gamma1: float, r1: float, r2: float) -> float:
+    """Order 2 of q: γ has no order 2, so the sum is that of order 1 with r one order higher."""
+    return product_1(gamma0, gamma1, r1, r2)
+
+
+def square_1(r0: float, r1: float) -> float:
+    """Order 1 of r²."""
+    return 2 * r0 * r1
+
+
+def square_2(r0: float, r1: float, r2: float) -> float:
+    """Order 2 of r²."""
+    return 2 * r0 * r2 + r1 * r1
+
+
+def cube_0(q0: float, r0: float) -> float:
+    """Order 0 of t."""
+    return q0 * r0 * r0
+
+
+def cube_1(q0: float, q1: float, r0: float, square1: float) -> float:
+    """Order 1 of t, given order 1 of r²."""
+    return q1 * r0 * r0 + q0 * square1
+
+
+def cube_2(q0: float, q1: float, q2: float, r0: float, square1: float, square2: float) -> float:
+    """Order 2 of t, given orders 1 and 2 of r²."""
+    return q2 * r0 * r0 + q1 * square1 + q0 * square2
+
+
+def output_0(q0: float, c0: float, beta0: float) -> float:
+    """Order 0 of y."""
+    return q0 * c0 + beta0
+
+
+def output_1(q0: float, q1: float, c0: float, c1: float, beta1: float) -> float:
+    """Order 1 of y."""
+    return product_1(q0, q1, c0, c1) + beta1
+
+
+def output_2(q0: float, q1: float, q2: float, c0: float, c1: float, c2: float) -> float:
+    """Order 2 of y; β has no order 2."""
+    return product_2(q0, q1, q2, c0, c1, c2)
+
+
+def input_gradient_0(q0: float, b0: float, g0: float, c0: float, a0: float) -> float:
+    """Order 0 of h."""
+    return q0 * g0 - a0 - b0 * c0
+
+
+def input_gradient_1(
+    q0: float, q1: float, b0: float, b1: float, g0: float, g1: float, c0: float, c1: float, a1: float
+) -> float:
+    """Order 1 of h."""
+    return product_1(q0, q1, g0, g1) - a1 - b0 * c1 - b1 * c0
+
+
+def input_gradient_2(
+    q0: float,
+    q1: float,
+    q2: float,
+    b0: float,
+    b1: float,
+    b2: float,
+    g0: float,
+    g1: float,
+    g2: float,
+    c0: float,
+    c1: float,
+    c2: float,
+    a2: float,
+) -> float:
+    """Order 2 of h."""
+    return product_2(q0, q1, q2, g0, g1, g2) - a2 - b0 * c2 - b1 * c1 - b2 * c0
 
 
 class BatchNorm(Layer):

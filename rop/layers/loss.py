@@ -44,6 +44,41 @@ from rop.arguments import as_array, check_choice, check_fraction, check_int
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers import record
 from rop.layers.base import Immutable, Shape
+from rop.layers.elementwise import softplus
+
+# ---- what one number of the output contributes, in Taylor coefficients (see jet.py) ---------------------------------
+
+
+def residual(prediction: float, target: float) -> float:
+    """z − t of MSE, s − t of BCEWithLogits, ω p − q of CrossEntropy."""
+    return prediction - target
+
+
+def surprise(z: float, largest: float, log_total: float) -> float:
+    """−l_c of a class with output z, where largest = max z and log_total = log Σ e^(z − largest): finite also where
+    p_c = 0 in floating point."""
+    return largest - z + log_total
+
+
+def square_energy(omega: float, d: float) -> float:
+    """E_0 of MSE for d = z − t; ω is κ, or 0 for padding."""
+    return omega * d * d
+
+
+def square_seed(omega: float, d: float) -> float:
+    """g_k of MSE, where d is z − t at order 0 and z_k later."""
+    return 2 * omega * d
+
+
+def binary_energy(z: float, t: float) -> float:
+    """E_0 of BCEWithLogits without κ: log(1 + e^z) − t z."""
+    log_1_exp, _, _, _ = softplus(z, 1, 1000)
+    return log_1_exp - t * z
+
+
+def energy_2(g1_z1: float, g0_z2: float) -> float:
+    """E_2 = ⟨g_1, z_1⟩/2 + ⟨g_0, z_2⟩ from its two products: the chain rule at the output, as is E_1 = ⟨g_0, z_1⟩."""
+    return g1_z1 / 2 + g0_z2
 
 
 @dataclass(frozen=True)

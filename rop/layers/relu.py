@@ -14,9 +14,19 @@ from rop.layers import record
 from rop.layers.base import Layer, Shape
 
 
-def slope(x: float, negative_slope: float) -> float:
-    """φ at x; not-a-number counts as positive, so that it travels on."""
-    return negative_slope if x <= 0 else 1.0
+def is_off(x0: float) -> bool:
+    """Whether the slope at x⁰ is negative_slope. It is not where x⁰ is not a number, so that NaN propagates."""
+    return x0 <= 0
+
+
+def rectified(x: float, x0: float, negative_slope: float) -> float:
+    """φ x for any order x of the input, φ being the slope at x⁰; without a slope an infinite x gives 0, not 0·∞.
+
+    >>> rectified(3.0, -1.0, 0.5), rectified(3.0, 2.0, 0.5), rectified(float("inf"), -1.0, 0.0)
+    (1.5, 3.0, 0.0)
+    """
+    off = negative_slope * x if negative_slope != 0 else 0.0
+    return off if is_off(x0) else x
 
 
 class Rectifier(Layer):

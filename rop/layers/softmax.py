@@ -23,21 +23,48 @@ from rop.arguments import check_choice
 from rop.layers import record
 from rop.layers.base import Layer, Shape, refuse_shape
 
-# ---- the jet, in Taylor coefficients (see elementwise.py) -----------------------------------------------------------
+# ---- the jet, in Taylor coefficients (see jet.py) -------------------------------------------------------------------
 #
 # With u_1 = z_1 and u_2 = z_2 + (l_1)²/2 every order of the rules above has one form:
 #
 #     l_1 = u_1 − ⟨p, u_1⟩      l_2 = z_2 − ⟨p, u_2⟩      p_k = p ⊙ (u_k − ⟨p, u_k⟩)
+#
+# and so has the gradient h = p ⊙ (g − ⟨p, g⟩), as the product of the jets of p and of g − ⟨p, g⟩.
+
+
+def log_probability(z: float, mean: float) -> float:
+    """Order k of l from order k of z and ⟨p, u_k⟩; for k = 0 the latter is log Σ e^z."""
+    return z - mean
 
 
 def tilt_2(z2: float, l1: float) -> float:
-    """u_2, what order 2 weighs with p."""
+    """u_2, which order 2 weighs with p."""
     return z2 + l1 * l1 / 2
 
 
+def probability(p: float, u: float, mean: float) -> float:
+    """Order 1 or 2 of p, from order 0, u_k and ⟨p, u_k⟩."""
+    return p * (u - mean)
+
+
 def exponential_2(l1: float, l2: float) -> float:
-    """Order 2 of e^l, divided by e^l."""
+    """Order 2 of p = e^l, divided by p; order 1 is l_1."""
     return l2 + l1 * l1 / 2
+
+
+def log_gradient_0(g0: float, p0: float, total0: float) -> float:
+    """Order 0 of h = g − p G, the gradient of LogSoftmax; G is the sum of g over the classes."""
+    return g0 - p0 * total0
+
+
+def log_gradient_1(g1: float, p0: float, p1: float, total0: float, total1: float) -> float:
+    """Order 1 of h = g − p G."""
+    return g1 - p0 * total1 - p1 * total0
+
+
+def log_gradient_2(g2: float, p0: float, p1: float, p2: float, total0: float, total1: float, total2: float) -> float:
+    """Order 2 of h = g − p G."""
+    return g2 - p0 * total2 - p1 * total1 - p2 * total0
 
 
 class _OverClasses(Layer):

@@ -1,35 +1,56 @@
 """Batch normalisation in both modes, all orders.
 
-Each node has, per order, a table of numbers per channel (``channel tables``): the jets of the mean m, of r, q = γ r,
-t = q r², and of a and b of the backward pass. Tiles add up their share of the sums (in float64), one unit combines them
-into the tables, tiles apply them. Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the
-tables from running statistics instead, with a = b = 0; the rest is the same.
+Each node has, per order, a *channel table* (FIELDS, channels): the jets of the mean m, of r, q = γ r, t = q r², and of
+a and b of the backward pass. Tiles add up their share of the sums (in float64), one unit combines the shares into the
+tables, and tiles apply them. Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the tables
+from running statistics instead, with a = b = 0; the rest is the same. The formulas are those of
+rop/layers/batchnorm.py.
+
+    x_k, g_k, y, h   (pixel, channel, lane)      table_k   (FIELDS, channels)      sums   (channels, SUMS) float64
 """
 
 from __future__ import annotations
 
-import numpy as np
-
-from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.vector import number_in, peek
 from rop.layers import batchnorm as layer
 
+merged, centred = algebra(layer.merged), algebra(layer.centred)
+variance_0 = algebra(layer.variance_0)
+variance_1 = algebra(layer.variance_1)
+variance_2 = algebra(layer.variance_2)
+inverse_root_0 = algebra(layer.inverse_root_0)
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
+scale_0 = algebra(layer.scale_0)
+scale_1 = algebra(layer.scale_1)
+scale_2 = algebra(layer.scale_2)
+square_1, square_2 = algebra(layer.square_1), algebra(layer.square_2)
+cube_0 = algebra(layer.cube_0)
+cube_1 = algebra(layer.cube_1)
+cube_2 = algebra(layer.cube_2)
+output_0 = algebra(layer.output_0)
+output_1 = algebra(layer.output_1)
+output_2 = algebra(layer.output_2)
+input_gradient_0 = algebra(layer.input_gradient_0)
+input_gradient_1 = algebra(layer.input_gradient_1)
+input_gradient_2 = algebra(layer.input_gradient_2)
 
-MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)  # rows of a channel table: m, r, q, t, a, b, s, N
+# Rows of a channel table: m, r, q, t, a, b, s, N.
+MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)
 FIELDS = 8
 SUMS = 3  # float64 per channel and tile
 
 
 @helper
 def field(table, which, channels):
+    """Row ``which`` of a channel table, as an array (channels,)."""
     return reals(table + which * channels * itemsize, channels)
 
 
 @helper
 def valid_lanes(mask, samples):
-    """mask (lane) = 1, or 0 for padding; returns how many count."""
+    """mask (lanes,) = 1, or 0 for padding; returns the number of samples."""
     sample = integers(samples, mask.size)
     count = 0
     for t in range(mask.size):
@@ -40,6 +61,7 @@ def valid_lanes(mask, samples):
 
 @loop
 def _masked_sum(x, mask):
+    """Σ x over the lanes that are not padding."""
     s = real(0)
     for t in range(mask.size):
         s += mask[t] * x[t]
@@ -48,25 +70,27 @@ def _masked_sum(x, mask):
 
 @loop
 def _masked_product(x, y, a, b, mask):
-    """Σ (x − a)(y − b)."""
+    """Σ (x − a)(y − b) over the lanes that are not padding."""
     s = real(0)
     for t in range(mask.size):
-        s += mask[t] * (x[t] - a) * (y[t] - b)
+        s += mask[t] * centred(x[t], a) * centred(y[t], b)
     return s
 
 
 @loop
 def _masked_square(x, a, mask):
+    """Σ (x − a)² over the lanes that are not padding."""
     s = real(0)
     for t in range(mask.size):
-        s += mask[t] * (x[t] - a) * (x[t] - a)
+        s += mask[t] * centred(x[t], a) * centred(x[t], a)
     return s
 
 
 # ----------------------------------------------------------------------------------------------------------- statistics
 @kernel
 def moments(sums, order, x0, x1, x2, table0, table1, samples, pixels, channels, lanes, scratch):
-    """A tile's share: order 0 (count, mean, Σ(x−mean)²), order 1 (Σx_1, Σc_0 x_1), order 2 (Σx_2, Σc_0 x_2, Σc_1²)."""
+    """A tile's share of the sums, three numbers per channel: at order 0 the count, the mean and S_00 of the tile, at
+    order 1 Σ x_1 and S_01, at order 2 Σ x_2, S_02 and S_11."""
     mask = reals(scratch, lanes)
     count = valid_lanes(mask, samples) * pixels
     result = doubles(sums, SUMS * channels)
@@ -97,7 +121,8 @@ def moments(sums, order, x0, x1, x2, table0, table1, samples, pixels, channels, 
 
 @kernel
 def statistics(order, table0, table1, table2, sums, step, tiles, channels, eps, gamma0, gamma1):
-    """Combines the tiles' shares, in their order, into order k of the channel tables."""
+    """Order k of the channel tables in training mode, from the shares of all tiles, added in the order of the tiles.
+    ``tiles`` is the address of their number, ``step`` the bytes from one tile's share to the next."""
     n_tiles = peek(tiles)
     table = table0 if order == 0 else table1 if order == 1 else table2
     for c in range(channels):
@@ -107,12 +132,8 @@ def statistics(order, table0, table1, table2, sums, step, tiles, channels, eps, 
         third = 0.0
         for tile in range(n_tiles):
             one = doubles(sums + tile * step + SUMS * c * 8, SUMS)
-            if order == 0:  # merge (count, mean, Σ(x−mean)²)
-                both = count + one[0]
-                apart = one[1] - first
-                first += apart * one[0] / both
-                second += one[2] + apart * apart * count * one[0] / both
-                count = both
+            if order == 0:
+                count, first, second = merged(count, first, second, one[0], one[1], one[2])
             else:
                 first += one[0]
                 second += one[1]
@@ -120,19 +141,20 @@ def statistics(order, table0, table1, table2, sums, step, tiles, channels, eps, 
         if order == 0:
             field(table0, COUNT, channels)[c] = real(count)
             field(table0, MEAN, channels)[c] = real(first)
-            field(table0, VARIANCE, channels)[c] = real(second / count)
-            field(table0, ROOT, channels)[c] = real(1.0 / np.sqrt(second / count + number_in(eps)))
+            variance = variance_0(second, count)  # in float64, like the sums of the tiles
+            field(table0, VARIANCE, channels)[c] = real(variance)
+            field(table0, ROOT, channels)[c] = real(inverse_root_0(variance, number_in(eps)))
         else:
             n = field(table0, COUNT, channels)[c]
             r0 = field(table0, ROOT, channels)[c]
             field(table, MEAN, channels)[c] = real(first) / n
             if order == 1:
-                variance = real(2) * real(second) / n
-                field(table, VARIANCE, channels)[c] = variance
-                field(table, ROOT, channels)[c] = inverse_root_1(r0, variance)
+                s1 = variance_1(real(second), n)
+                field(table, VARIANCE, channels)[c] = s1
+                field(table, ROOT, channels)[c] = inverse_root_1(r0, s1)
             else:
-                variance = (real(2) * real(second) + real(third)) / n
-                field(table, ROOT, channels)[c] = inverse_root_2(r0, field(table1, VARIANCE, channels)[c], variance)
+                s2 = variance_2(real(second), real(third), n)
+                field(table, ROOT, channels)[c] = inverse_root_2(r0, field(table1, VARIANCE, channels)[c], s2)
         _scales(order, table0, table1, table2, c, channels, reals(gamma0, channels)[c], reals(gamma1, channels)[c])
 
 
@@ -141,57 +163,64 @@ def _scales(order, table0, table1, table2, c, channels, gamma0, gamma1):
     """Order k of q = γ r and of t = q r²."""
     r0, q0 = field(table0, ROOT, channels), field(table0, SCALE, channels)
     if order == 0:
-        q0[c] = gamma0 * r0[c]
-        field(table0, CUBE, channels)[c] = q0[c] * r0[c] * r0[c]
+        q0[c] = scale_0(gamma0, r0[c])
+        field(table0, CUBE, channels)[c] = cube_0(q0[c], r0[c])
         return
     r1, q1 = field(table1, ROOT, channels), field(table1, SCALE, channels)
-    square_1 = real(2) * r0[c] * r1[c]
+    square1 = square_1(r0[c], r1[c])
     if order == 1:
-        q1[c] = gamma0 * r1[c] + gamma1 * r0[c]
-        field(table1, CUBE, channels)[c] = q1[c] * r0[c] * r0[c] + q0[c] * square_1
+        root1, root0 = r1[c], r0[c]
+        q1[c] = scale_1(gamma0, gamma1, root0, root1)
+        scale1, root0, scale0 = q1[c], r0[c], q0[c]
+        field(table1, CUBE, channels)[c] = cube_1(scale0, scale1, root0, square1)
         return
     r2, q2 = field(table2, ROOT, channels), field(table2, SCALE, channels)
-    q2[c] = gamma0 * r2[c] + gamma1 * r1[c]
-    square_2 = real(2) * r0[c] * r2[c] + r1[c] * r1[c]
-    field(table2, CUBE, channels)[c] = q2[c] * r0[c] * r0[c] + q1[c] * square_1 + q0[c] * square_2
+    q2[c] = scale_2(gamma0, gamma1, r1[c], r2[c])
+    root0, root2, root1 = r0[c], r2[c], r1[c]
+    square2 = square_2(root0, root1, root2)
+    scale2, scale1, scale0 = q2[c], q1[c], q0[c]
+    field(table2, CUBE, channels)[c] = cube_2(scale0, scale1, scale2, root0, square1, square2)
 
 
 @kernel
 def frozen(order, table0, table1, table2, channels, mean, variance, eps, gamma0, gamma1):
-    """The tables of evaluation mode, from running statistics."""
+    """Order k of the channel tables in evaluation mode; mean and variance (channels,) are running statistics."""
     table = table0 if order == 0 else table1 if order == 1 else table2
     for c in range(channels):
         for which in range(FIELDS):
             field(table, which, channels)[c] = real(0)
         if order == 0:
             field(table, MEAN, channels)[c] = reals(mean, channels)[c]
-            field(table, ROOT, channels)[c] = real(1.0 / np.sqrt(reals(variance, channels)[c] + number_in(eps)))
+            field(table, ROOT, channels)[c] = real(inverse_root_0(reals(variance, channels)[c], number_in(eps)))
         _scales(order, table0, table1, table2, c, channels, reals(gamma0, channels)[c], reals(gamma1, channels)[c])
         field(table, CUBE, channels)[c] = real(0)
 
 
 # ------------------------------------------------------------------------------------------------------ the two passes
+# The loops read numbers term by term of their sums, highest order first: see the note in elementwise.py.
 @loop
 def _normalise_0(y, x0, m0, q0, beta):
     for t in range(y.size):
-        y[t] = q0 * (x0[t] - m0) + beta
+        y[t] = output_0(q0, centred(x0[t], m0), beta)
 
 
 @loop
 def _normalise_1(y, x0, x1, m0, m1, q0, q1, beta):
     for t in range(y.size):
-        y[t] = q0 * (x1[t] - m1) + q1 * (x0[t] - m0) + beta
+        c1, c0 = centred(x1[t], m1), centred(x0[t], m0)
+        y[t] = output_1(q0, q1, c0, c1, beta)
 
 
 @loop
 def _normalise_2(y, x0, x1, x2, m0, m1, m2, q0, q1, q2):
     for t in range(y.size):
-        y[t] = q0 * (x2[t] - m2) + q1 * (x1[t] - m1) + q2 * (x0[t] - m0)
+        c2, c1, c0 = centred(x2[t], m2), centred(x1[t], m1), centred(x0[t], m0)
+        y[t] = output_2(q0, q1, q2, c0, c1, c2)
 
 
 @kernel
 def normalise(y, order, x0, x1, x2, table0, table1, table2, beta, pixels, channels, lanes):
-    """Order k of y = q c + β."""
+    """Order k of y = q c + β; beta (channels,) is order k of β."""
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     q0, q1, q2 = field(table0, SCALE, channels), field(table1, SCALE, channels), field(table2, SCALE, channels)
     shift = reals(beta, channels)
@@ -245,7 +274,9 @@ def gradient_sums(
 def gradient_statistics(
     order, table0, table1, table2, sums, step, tiles, channels, totals0, totals1, totals2, d_gamma, d_beta
 ):
-    """Combines the tiles' G and D; a = q G / N, b = t D / N, and the gradients of γ (r D) and β (G)."""
+    """Order k of a = q G / N and b = t D / N, and of the gradients of γ (r D) and β (G), both (channels,), from the
+    shares of all tiles. totals_k (channels, 2) keep G and D for later orders. The Cauchy sums run over tables and
+    totals in float64, one order after the other."""
     for c in range(channels):
         total = 0.0
         product = 0.0
@@ -276,7 +307,7 @@ def gradient_statistics(
 
 @kernel
 def frozen_gradients(d_gamma, d_beta, sums, table0, channels):
-    """The same gradients in evaluation mode, from one tile."""
+    """The gradients of γ and β in evaluation mode, where r has order 0 only, from one tile."""
     root = field(table0, ROOT, channels)
     for c in range(channels):
         one = doubles(sums + SUMS * c * 8, SUMS)
@@ -287,21 +318,23 @@ def frozen_gradients(d_gamma, d_beta, sums, table0, channels):
 @loop
 def _backward_0(h, x0, g0, mask, m0, q0, a, b0):
     for t in range(h.size):
-        h[t] = mask[t] * (q0 * g0[t] - a - b0 * (x0[t] - m0))
+        h[t] = mask[t] * input_gradient_0(q0, b0, g0[t], centred(x0[t], m0), a)
 
 
 @loop
 def _backward_1(h, x0, x1, g0, g1, mask, m0, m1, q0, q1, a, b0, b1):
     for t in range(h.size):
-        h[t] = mask[t] * (q0 * g1[t] + q1 * g0[t] - a - b0 * (x1[t] - m1) - b1 * (x0[t] - m0))
+        counts, f1, f0 = mask[t], g1[t], g0[t]
+        c1, c0 = centred(x1[t], m1), centred(x0[t], m0)
+        h[t] = counts * input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, a)
 
 
 @loop
 def _backward_2(h, x0, x1, x2, g0, g1, g2, mask, m0, m1, m2, q0, q1, q2, a, b0, b1, b2):
     for t in range(h.size):
-        h[t] = mask[t] * (
-            q0 * g2[t] + q1 * g1[t] + q2 * g0[t] - a - b0 * (x2[t] - m2) - b1 * (x1[t] - m1) - b2 * (x0[t] - m0)
-        )
+        counts, f2, f1, f0 = mask[t], g2[t], g1[t], g0[t]
+        c2, c1, c0 = centred(x2[t], m2), centred(x1[t], m1), centred(x0[t], m0)
+        h[t] = counts * input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, f2, c0, c1, c2, a)
 
 
 @kernel

@@ -1,6 +1,7 @@
-"""Elementwise layers: one loop per activation, the rest of the jet is the same for all of them.
+"""Elementwise layers: one loop per activation computes order 0, the other orders are the same for all activations.
 
-Order 0 keeps σ′, σ″, σ‴ at x⁰; every later pass, forward or backward, is then a polynomial in what is kept.
+Order 0 stores σ′, σ″, σ‴ at x⁰; every later pass, forward or backward, is then a polynomial in the stored numbers. All
+arrays are flat, (count,), because no operation depends on the shape.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rop.kernels.compile import (
     Kernel,
     KernelCache,
     PerPrecision,
+    algebra,
     formula,
     helper,
     kernel,
@@ -33,13 +35,15 @@ from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import number_in
 from rop.kernels.scalar import CALLS, compilable, identity, refusal
 from rop.layers import elementwise as layer
+from rop.layers import jet
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
+product_1, product_2 = algebra(jet.product_1), algebra(jet.product_2)
 
 
 # -------------------------------------------------------------------------------------------- order 0, per activation
-scalar: Any = None  # what these templates call: bound by ``Activation``
+scalar: Any = None  # the functions that these templates call: bound by ``Activation``
 activate: Any = None
 
 
@@ -49,7 +53,7 @@ def _activate(y, d1, d2, d3, x, a, b):
 
 
 def _activation(y, d1, d2, d3, x, count, a, b):
-    """y = σ(x) and its derivatives, for ``count`` numbers; a and b carry the layer's parameters."""
+    """y = σ(x) and its derivatives d1, d2, d3, all (count,); a and b hold the bits of the layer's parameters."""
     activate(
         reals(y, count),
         reals(d1, count),
@@ -62,13 +66,13 @@ def _activation(y, d1, d2, d3, x, count, a, b):
 
 
 class Activation(Kernel):
-    """The order-0 kernel of one scalar function. The first version of the function that compiles is used:
-    all numbers of the precision's type, or integers as they are, or also ``math`` and NumPy as they are."""
+    """The order-0 kernel of one scalar function. It uses the first version of the function that compiles: with all
+    numbers in the kernel's precision, or with integers unchanged, or with ``math`` and NumPy unchanged as well."""
 
     def __init__(self, of: Callable[..., Any], count: int):
         known = identity(of)
         self._of, self._count = of, count
-        ours = of.__module__ == layer.__name__  # compiled ahead of use, like all other kernels
+        ours = of.__module__ == layer.__name__  # a built-in one is compiled ahead of use, like all other kernels
         self.cache = partial(KernelCache, slow=ours) if known else lambda name: NullCache()
         self._tag = re.sub(r"\W", "", of.__name__) + "_" + (known or f"{id(of):x}")
         super().__init__(_activation, f"elementwise.{self._tag}-{count}")
@@ -89,8 +93,8 @@ class Activation(Kernel):
         return jit(compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers, self._tag))
 
     def _own(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function under a name that no other activation has: compiled code is linked by name, also code that
-        different processes have left in the cache."""
+        """The function under a name that no other activation has: compiled code is linked by name, including code that
+        different processes have written to the cache."""
         copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{self._tag}")
         copy.__module__ = function.__module__
         return copy
@@ -126,21 +130,26 @@ def _backward_0(h, d1, g0):
         h[i] = d1[i] * g0[i]
 
 
+# The order in which a loop reads numbers fixes the order in which LLVM adds the terms of a reassociated sum, and thus
+# the last bit of the result: the loops below read the factors term by term, a_0 b_k, a_1 b_{k−1}, ….
 @loop
 def _backward_1(h, d1, d2, x1, g0, g1):
     for i in range(h.size):
-        h[i] = d1[i] * g1[i] + slope_1(d2[i], x1[i]) * g0[i]
+        s0, f1, s1, f0 = d1[i], g1[i], slope_1(d2[i], x1[i]), g0[i]
+        h[i] = product_1(s0, s1, f0, f1)
 
 
 @loop
 def _backward_2(h, d1, d2, d3, x1, x2, g0, g1, g2):
     for i in range(h.size):
-        h[i] = d1[i] * g2[i] + slope_1(d2[i], x1[i]) * g1[i] + slope_2(d2[i], d3[i], x1[i], x2[i]) * g0[i]
+        s0, f2, s1, f1 = d1[i], g2[i], slope_1(d2[i], x1[i]), g1[i]
+        s2, f0 = slope_2(d2[i], d3[i], x1[i], x2[i]), g0[i]
+        h[i] = product_2(s0, s1, s2, f0, f1, f2)
 
 
 @kernel
 def forward(y, order, d1, d2, x1, x2, count):
-    """Order 1 or 2 of σ(x)."""
+    """Order 1 or 2 of y = σ(x)."""
     if order == 1:
         _forward_1(reals(y, count), reals(d1, count), reals(x1, count))
     else:
@@ -149,7 +158,7 @@ def forward(y, order, d1, d2, x1, x2, count):
 
 @kernel
 def backward(h, order, d1, d2, d3, x1, x2, g0, g1, g2, count):
-    """Order 0, 1 or 2 of σ′(x)·g."""
+    """Order 0, 1 or 2 of h = σ′(x)·g."""
     if order == 0:
         _backward_0(reals(h, count), reals(d1, count), reals(g0, count))
     elif order == 1:

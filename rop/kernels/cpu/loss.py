@@ -1,26 +1,34 @@
 """Losses: the seed g of the backward pass at each order, and the energies E⁰, E¹, E².
 
-Targets lie in the user's order (sample, class, pixel) and are looked up by the samples of the tile. A lane whose sample
-is negative is padding and has weight 0. ``scale`` is the address of 1/total (or 1), a float64. Order 0 leaves the
-weights of the lanes in ``omega`` (pixel, lane) for the orders after it.
+Targets are in the user's order (sample, class, pixel) and are looked up by the samples of the tile. A lane whose sample
+is negative is padding and has weight 0. ``scale`` is the address of κ = 1/total (or 1), a float64. Order 0 writes the
+weights of the lanes to ``omega`` (pixel, lane), and later orders read them.
+
+    g, p, z_k   (pixel, row, lane)      labels   (sample, pixel) int64      dense    (sample, row, pixel)
+    energy      (1,) float64            weight   (sample, pixel)            samples  (lane,) int64
 """
 
 from __future__ import annotations
 
-from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
+import numpy as np
+
+from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.elementwise import output_1, output_2
-from rop.kernels.cpu.mathematics import log, vector_math
-from rop.kernels.cpu.memory import doubles, integers, of_pixel, reals
+from rop.kernels.cpu.mathematics import log, versions
+from rop.kernels.cpu.memory import clear, doubles, integers, of_pixel, reals
 from rop.kernels.cpu.softmax import softmax_order
 from rop.layers import elementwise
+from rop.layers import loss as layer
 
-sigmoid = formula(elementwise.sigmoid, vector_math)
-softplus = formula(elementwise.softplus, vector_math)
+sigmoid = formula(elementwise.sigmoid, versions)
+binary_energy = formula(layer.binary_energy, versions)
+residual, surprise, energy_2 = algebra(layer.residual), algebra(layer.surprise), algebra(layer.energy_2)
+square_energy, square_seed = algebra(layer.square_energy), algebra(layer.square_seed)
 
 
 @helper
 def lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes):
-    """The weights of a pixel's lanes: at order 0, scale · weight of the sample, 0 for padding."""
+    """The weights of a pixel's lanes (lane,). Order 0 computes them: scale · weight of the sample, 0 for padding."""
     row = reals(omega + pixel * lanes * itemsize, lanes)
     if order == 0:
         sample = integers(samples, lanes)
@@ -33,13 +41,14 @@ def lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes):
 
 @helper
 def target(dense, sample, rows, pixels, row, pixel):
-    """The target of one number of the output; any finite number for padding, whose weight is 0."""
+    """The target of one number of the output. Padding has the target of the sample that it copies, and weight 0."""
     i = sample if sample >= 0 else ~sample
     return reals(dense + ((i * rows + row) * pixels + pixel) * itemsize, 1)[0]
 
 
 @loop
 def _weigh(g, omega):
+    """g *= ω."""
     lanes = omega.size
     for row in range(g.shape[0]):
         for t in range(lanes):
@@ -48,6 +57,7 @@ def _weigh(g, omega):
 
 @loop
 def _weigh_from(g, p, omega):
+    """g = ω p."""
     lanes = omega.size
     for row in range(g.shape[0]):
         for t in range(lanes):
@@ -56,14 +66,14 @@ def _weigh_from(g, p, omega):
 
 @loop
 def _logarithms(s):
+    """s = log s."""
     for t in range(s.size):
         s[t] = log(s[t])
 
 
 @helper
 def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixel, rows):
-    """Subtracts q from g and returns −⟨q, log p⟩, for the lanes of one pixel. With r = max z and s = log Σ e^(z − r),
-    −log p = (r − z) + s, also where p has underflowed."""
+    """Subtracts q from g and returns −⟨q, log p⟩, for the lanes of one pixel; r = max z and s = log Σ e^(z − r)."""
     lanes = omega.size
     sample = integers(samples, lanes)
     factor = doubles(scale, 1)[0]
@@ -74,13 +84,13 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
         if labels != 0:
             label = integers(labels, 1 << 40)[sample[t] * pixels + pixel]
             g[label, t] -= omega[t]
-            energy += omega[t] * (r[t] - z[label, t] + s[t])
+            energy += omega[t] * surprise(z[label, t], r[t], s[t])
         else:
             for row in range(rows):
                 q = real(factor * target(dense, sample[t], rows, pixels, row, pixel))
                 g[row, t] -= q
                 if q != 0:
-                    energy += q * (r[t] - z[row, t] + s[t])
+                    energy += q * surprise(z[row, t], r[t], s[t])
     return energy
 
 
@@ -88,7 +98,7 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
 def cross_entropy(
     g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes, scratch
 ):
-    """g_k = ω p_k (− q at order 0) with p = softmax(z); order 0 is kept in p."""
+    """Order k of g = ω p − q, where p = softmax(z) and q has order 0 only; order 0 of the softmax is kept in p."""
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     total = 0.0
@@ -109,19 +119,13 @@ def cross_entropy(
         doubles(energy, 1)[0] = total
 
 
-@loop
-def _clear(y):
-    for i in range(y.size):
-        y[i] = real(0)
-
-
 @kernel
 def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale, omega, pixels, rows, lanes):
     """E = −Σ ω z_label, linear in z: g is 0 from order 1 on."""
     n = rows * lanes
     sample = integers(samples, lanes)
     total = 0.0
-    _clear(reals(g, n * pixels))
+    clear(reals(g, n * pixels))
     if order > 0:
         return
     for pixel in range(pixels):
@@ -136,7 +140,7 @@ def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale
 
 @kernel
 def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pixels, rows, lanes):
-    """g_0 = 2ω (z − t), g_k = 2ω z_k; z is the output's order k."""
+    """Order k of g = 2ω (z − t), where t has order 0 only; z is order k of the output."""
     sample = integers(samples, lanes)
     total = 0.0
     for pixel in range(pixels):
@@ -147,16 +151,16 @@ def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pix
             for t in range(lanes):
                 d = value[t]
                 if order == 0:
-                    d -= target(dense, sample[t], rows, pixels, row, pixel)
-                    total += factors[t] * d * d
-                seed[t] = real(2) * factors[t] * d
+                    d = residual(d, target(dense, sample[t], rows, pixels, row, pixel))
+                    total += square_energy(factors[t], d)
+                seed[t] = square_seed(factors[t], d)
     if order == 0:
         doubles(energy, 1)[0] = total
 
 
 @kernel
 def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, scale, omega, pixels, rows, lanes):
-    """E = Σ ω (log(1 + e^z) − t z); g is ω times the jet of sigmoid(z) (− t at order 0)."""
+    """E = Σ ω (log(1 + e^z) − t z), and order k of g = ω (sigmoid(z) − t), where t has order 0 only."""
     sample = integers(samples, lanes)
     total = 0.0
     for pixel in range(pixels):
@@ -168,8 +172,8 @@ def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, s
                 s, d1, d2, _ = sigmoid(x0[t])
                 if order == 0:
                     wanted = target(dense, sample[t], rows, pixels, row, pixel)
-                    total += factors[t] * (softplus(x0[t], real(1), real(1000))[0] - wanted * x0[t])
-                    seed[t] = factors[t] * (s - wanted)
+                    total += factors[t] * binary_energy(x0[t], wanted)
+                    seed[t] = factors[t] * residual(s, wanted)
                 elif order == 1:
                     seed[t] = factors[t] * output_1(d1, x1[t])
                 else:
@@ -188,10 +192,10 @@ def _dot(a, b):
 
 @kernel
 def energy(result, order, g0, g1, z1, z2, count):
-    """E along the direction, from the chain rule at the output: E_1 = ⟨g_0, z_1⟩, E_2 = ⟨g_1, z_1⟩/2 + ⟨g_0, z_2⟩."""
+    """Order 1 or 2 of E, from the chain rule at the output; g_k and z_k are (count,)."""
     if order == 1:
         doubles(result, 1)[0] = _dot(reals(g0, count), reals(z1, count))
     else:
-        doubles(result, 1)[0] = _dot(reals(g1, count), reals(z1, count)) / 2.0 + _dot(
-            reals(g0, count), reals(z2, count)
-        )
+        g1_z1 = np.float64(_dot(reals(g1, count), reals(z1, count)))
+        g0_z2 = np.float64(_dot(reals(g0, count), reals(z2, count)))
+        doubles(result, 1)[0] = energy_2(g1_z1, g0_z2)

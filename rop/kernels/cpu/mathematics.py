@@ -1,14 +1,16 @@
 """``math`` for formulas: the same names as Python's module, written so that loops over lanes become vector code.
 
-exp and expm1 reduce x = n·ln 2 + r with |r| ≤ ln 2 / 2 and sum the Taylor series of e^r − 1 (7 terms give float32,
-13 give float64); tanh follows. log takes x = 2ⁿ·m with √½ ≤ m < √2 and sums the series of 2·artanh((m − 1)/(m + 1)).
-Functions without a version here are Python's, one lane at a time.
+exp and expm1 reduce x = n·ln 2 + r with |r| ≤ ln 2 / 2 and sum the Taylor series of e^r − 1 (7 terms are enough for
+float32, 13 for float64); tanh is computed from expm1. log splits x = 2ⁿ·m with √½ ≤ m < √2 and sums the series of
+2·artanh((m − 1)/(m + 1)). Functions without a version here are Python's and run one lane at a time.
 """
 
 from __future__ import annotations
 
 import math
 import types as pytypes
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numba
@@ -17,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rop.kernels.compile import FORMULA_MATH, OPTIONS, PerPrecision, specialised, with_literals
+from rop.kernels.compile import FORMULA_MATH, OPTIONS, PerPrecision, specialised
 
 
 def _power_of_two(dtype: Any) -> Any:
@@ -80,59 +82,61 @@ exponent = PerPrecision(lambda dtype: _both.made(dtype)[0])
 fraction = PerPrecision(lambda dtype: _both.made(dtype)[1])
 
 
-def _series_float32(r):
+# The Taylor coefficients of the two series, highest power first.
+_EXPONENTIAL = {  # (e^r − 1 − r) / r² = 1/2! + r/3! + …
+    np.float32: tuple(1 / math.factorial(k) for k in range(7, 1, -1)),
+    np.float64: tuple(1 / math.factorial(k) for k in range(13, 1, -1)),
+}
+_ARTANH = {  # (artanh(s)/s − 1) / s² = 1/3 + s²/5 + …
+    np.float32: tuple(1 / k for k in range(11, 1, -2)),
+    np.float64: tuple(1 / k for k in range(21, 1, -2)),
+}
+
+
+highest: Any = 0.0  # bound per series and precision: the first of the numbers above
+others: Any = ()  # and those after it
+
+
+def _horner(x):
+    """Σ_k c_k x^k by Horner's rule; the compiler unrolls the loop over constants."""
+    total = highest
+    for coefficient in others:
+        total = total * x + coefficient
+    return total
+
+
+def _series(r):
     """e^r − 1 for |r| ≤ 0.35."""
-    s = r * (1 / 5040) + 1 / 720
-    s = s * r + 1 / 120
-    s = s * r + 1 / 24
-    s = s * r + 1 / 6
-    s = s * r + 0.5
-    return s * r * r + r
+    return exponential_rest(r) * r * r + r
 
 
-def _series_float64(r):
-    """e^r − 1 for |r| ≤ 0.35."""
-    s = r * (1 / 6227020800) + 1 / 479001600
-    s = s * r + 1 / 39916800
-    s = s * r + 1 / 3628800
-    s = s * r + 1 / 362880
-    s = s * r + 1 / 40320
-    s = s * r + 1 / 5040
-    s = s * r + 1 / 720
-    s = s * r + 1 / 120
-    s = s * r + 1 / 24
-    s = s * r + 1 / 6
-    s = s * r + 0.5
-    return s * r * r + r
-
-
-def _artanh_float32(z):
+def _artanh(z):
     """artanh(s)/s − 1 for z = s² ≤ 0.03."""
-    s = z * (1 / 11) + 1 / 9
-    s = s * z + 1 / 7
-    s = s * z + 1 / 5
-    return (s * z + 1 / 3) * z
+    return artanh_rest(z) * z
 
 
-def _artanh_float64(z):
-    """artanh(s)/s − 1 for z = s² ≤ 0.03."""
-    s = z * (1 / 21) + 1 / 19
-    s = s * z + 1 / 17
-    s = s * z + 1 / 15
-    s = s * z + 1 / 13
-    s = s * z + 1 / 11
-    s = s * z + 1 / 9
-    s = s * z + 1 / 7
-    s = s * z + 1 / 5
-    return (s * z + 1 / 3) * z
+def _compiled(function: Callable[..., Any], dtype: Any, name: str = "", **bind: Any) -> Any:
+    """The function for one precision. Its number literals take that type: a float64 among float32 would make all that
+    follows float64. ``name`` tells copies with different bindings apart, because compiled code is linked by name."""
+
+    def typed(constant: Any) -> Any:
+        return dtype(constant) if isinstance(constant, (int, float)) and not isinstance(constant, bool) else constant
+
+    code = function.__code__.replace(co_consts=tuple(map(typed, function.__code__.co_consts)))
+    copy = pytypes.FunctionType(code, function.__globals__, name or function.__name__)
+    copy.__module__ = function.__module__
+    return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(copy, dtype, **bind))
 
 
-def _compiled(function: Any, dtype: Any, **bind: Any) -> Any:
-    return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(with_literals(function, dtype), dtype, **bind))
+def _polynomial(name: str, numbers: dict[Any, tuple[float, ...]], dtype: Any) -> Any:
+    highest, *others = map(dtype, numbers[dtype])
+    return _compiled(_horner, dtype, name, highest=highest, others=tuple(others))
 
 
-series = PerPrecision(lambda dtype: _compiled(_series_float32 if dtype == np.float32 else _series_float64, dtype))
-artanh = PerPrecision(lambda dtype: _compiled(_artanh_float32 if dtype == np.float32 else _artanh_float64, dtype))
+exponential_rest = PerPrecision(partial(_polynomial, "exponential_rest", _EXPONENTIAL))
+artanh_rest = PerPrecision(partial(_polynomial, "artanh_rest", _ARTANH))
+series = PerPrecision(partial(_compiled, _series))
+artanh = PerPrecision(partial(_compiled, _artanh))
 
 # x beyond which 2ⁿ leaves the normal numbers, and ln 2 in two parts, the first short enough for n·high to be exact
 _LIMITS = {
@@ -175,7 +179,7 @@ def _tanh(x):
 
 
 def _log(x):
-    """For subnormal numbers, 2⁶⁰ is taken out first."""
+    """log x = n ln 2 + log m; subnormal numbers are multiplied by 2⁶⁰ first."""
     _, _, ln2_high, ln2_low = limits
     tiny = x < smallest
     y = x * 1152921504606846976 if tiny else x

@@ -1,17 +1,17 @@
-"""Addresses as arrays, and the moving of rows: data in, outputs out, parameters into panels."""
+"""Addresses as arrays, and kernels that move rows: data in, outputs out, partial sums into the gradient."""
 
 from __future__ import annotations
 
 import numpy as np
 from numba import carray
 
-from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, real
+from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.vector import VECTOR, Emitter, as_pointer, const, vector_function
 
 
 @helper
 def reals(address, count):
-    """The numbers at an address, as an array."""
+    """The array (count,) of the engine's precision at an address."""
     return carray(as_pointer(address), count, real)
 
 
@@ -25,12 +25,21 @@ def of_pixel(address, place):
 
 @helper
 def integers(address, count):
+    """The array (count,) of int64 at an address."""
     return carray(as_pointer(address), count, np.int64)
 
 
 @helper
 def doubles(address, count):
+    """The array (count,) of float64 at an address."""
     return carray(as_pointer(address), count, np.float64)
+
+
+@loop
+def clear(y):
+    """y = 0."""
+    for i in range(y.size):
+        y[i] = real(0)
 
 
 def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
@@ -58,7 +67,8 @@ transpose_block = PerPrecision(vector_function(5, _emit_transpose))
 
 @helper
 def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
-    """y (rows, lanes) from x (lanes, rows), rows of x chosen by index. Blocks at the end overlap those before."""
+    """y (rows, lanes) from x (lanes, rows), whose rows are chosen by index (lanes,). The last blocks overlap the ones
+    before them."""
     width = VECTOR // itemsize
     for t in range(0, lanes, width):
         lane = min(t, lanes - width)
@@ -71,8 +81,9 @@ def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
 
 @kernel
 def load(y, x, samples, order, rows, features, lanes):
-    """The data of a tile, y (row, lane) = x[sample of the lane, order[row]]. A negative sample ~i is a copy of sample
-    i that the loss does not count. Order −1 is a row of zeros (padding); 0 instead of an address: as they come."""
+    """The data of a tile: y (row, lane) = x[sample of the lane, order[row]], with x (sample, feature), samples (lane,)
+    and order (row,). A negative sample ~i is a copy of sample i that the loss does not count. order[row] = −1 gives a
+    row of zeros (padding); the address 0 for ``order`` means that row i is feature i."""
     if order == 0 and rows >= VECTOR // itemsize:
         transpose_rows(y, lanes * itemsize, x, features * itemsize, samples, rows, lanes)
         return
@@ -89,7 +100,7 @@ def load(y, x, samples, order, rows, features, lanes):
 
 @kernel
 def store(y, x, samples, order, rows, lanes):
-    """The outputs of a tile as the user wants them: y[sample, order[row]] = x (row, lane)."""
+    """The outputs of a tile in the user's layout: y[lane, order[row]] = x (row, lane); padding is left out."""
     target = reals(y, rows * lanes)
     source = reals(x, rows * lanes)
     row_order = integers(order, rows)
@@ -112,9 +123,9 @@ def gather(y, x, index, count, part, parts):
 
 @kernel
 def collect(out, partial, step, tiles, index, count, add, part, parts):
-    """out[index[i]] (+)= Σ_tiles partial[tile][i], in the order of the tiles, for slice ``part`` of ``parts``; a
-    negative index belongs nowhere. ``tiles`` is the address of their number, ``step`` the bytes from one tile's partial
-    sums to the next."""
+    """out[index[i]] (+)= Σ_tiles partial[tile][i], in the order of the tiles, for slice ``part`` of ``parts``; numbers
+    with a negative index are dropped. ``tiles`` is the address of their number, ``step`` the bytes from one tile's
+    partial sums to the next."""
     low = count * part // parts
     n = count * (part + 1) // parts - low
     total = reals(partial + low * itemsize, n)
@@ -152,8 +163,8 @@ total_of_tiles = PerPrecision(vector_function(6, _emit_total))
 
 @kernel
 def collect_runs(out, partial, step, tiles, runs, count, add, part, parts):
-    """The same for partial sums of which long runs lie as in ``out``: ``runs`` has for each where it starts in the
-    partial sums, where in out, and its length."""
+    """The same as ``collect`` for partial sums whose runs are contiguous in ``out`` as well. ``runs`` (count, 3) int64
+    holds the start of each run in the partial sums, its start in out, and its length."""
     tile_count = integers(tiles, 1)[0]
     table = integers(runs, 3 * count)
     for run in range(count * part // parts, count * (part + 1) // parts):

@@ -1,36 +1,41 @@
 """Select layers (ReLU, leaky ReLU, max pooling): order 0 picks a linear map, every order goes through it.
 
-A window's choice is kept as the number of its position, −1 for none. The tables of windows hold, for each pixel, the
-address of its entries (byte offset of the other pixel's rows, position); the backward table is sorted by input pixel,
-so every gradient is written once, also where windows overlap.
+A window's choice is stored as the number of the chosen position, −1 for none. ``bounds`` (pixels + 1,) holds, for each
+pixel, the address of its first entry; an entry is (byte offset of the other pixel's rows, position). The backward table
+is sorted by input pixel, so that every gradient is written once, even where windows overlap.
+
+    x, g     (input pixel, channel, lane)      y, chosen, h   likewise for the pixels of the output or input
 """
 
 from __future__ import annotations
 
-from rop.kernels.compile import PerPrecision, kernel, loop, real
+from rop.kernels.compile import PerPrecision, algebra, kernel, loop, real
 from rop.kernels.cpu.memory import reals
 from rop.kernels.cpu.vector import VECTOR, Emitter, const, number_in, peek, vector_function
+from rop.layers import relu as layer
 
 ENTRY = 16  # bytes: offset, position (or, for averages, coefficient)
 
 
+rectified = algebra(layer.rectified)
+
+
 @loop
-def _rectify(y, x, mask, slope):
+def _rectify(y, x, x0, slope):
     for i in range(y.size):
-        off = slope * x[i] if slope != 0 else real(0)
-        y[i] = off if mask[i] <= 0 else x[i]  # a NaN passes
+        y[i] = rectified(x[i], x0[i], slope)
 
 
 @loop
 def _rectify_self(y, x, slope):
     for i in range(y.size):
-        off = slope * x[i] if slope != 0 else real(0)
-        y[i] = off if x[i] <= 0 else x[i]
+        y[i] = rectified(x[i], x[i], slope)
 
 
 @kernel
 def rectify(y, x, mask, slope, count):
-    """y = x where mask > 0, slope·x elsewhere; order 0 is its own mask."""
+    """y = φ x, all (count,); the slope φ is picked by ``mask``, which is order 0 of the layer's input. ``slope`` holds
+    the bits of the negative slope."""
     if mask == x:
         _rectify_self(reals(y, count), reals(x, count), real(number_in(slope)))
     else:
@@ -54,7 +59,8 @@ def _entry(e: Emitter, entries, i):
 
 
 def _emit_largest(e: Emitter, y, chosen, x, entries, count, size, relu) -> None:
-    """y = max over the window, the first of equals, a NaN before all; with ``relu``, 0 and no choice if that is ≤ 0."""
+    """y = max over the window: the first of equal numbers, or a NaN if there is one; with ``relu``, y = 0 and no choice
+    where the maximum is off (``is_off`` in rop/layers/relu.py, here in vector instructions)."""
     floor = e.b.select(e.b.icmp_signed("!=", relu, const(0)), e.number(0), e.number(float("-inf")))
 
     def work(lane):
@@ -119,7 +125,7 @@ def pool_largest(y, chosen, x, bounds, pixels, size, relu):
 
 @kernel
 def pool_chosen(y, chosen, x, bounds, pixels, size):
-    """Every later order."""
+    """Order 1 or 2 of max pooling, which reads the choice of order 0."""
     for p in range(pixels):
         first = peek(bounds + 8 * p)
         chosen_of(y + p * size, chosen + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
@@ -127,7 +133,7 @@ def pool_chosen(y, chosen, x, bounds, pixels, size):
 
 @kernel
 def pool_returned(h, chosen, g, bounds, pixels, size):
-    """The backward pass of any order; bounds are those of the input pixels."""
+    """Any order of the gradient h of max pooling; bounds are those of the input pixels."""
     for p in range(pixels):
         first = peek(bounds + 8 * p)
         returned(h + p * size, chosen, g, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)

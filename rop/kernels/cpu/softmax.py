@@ -1,16 +1,21 @@
-"""Softmax and log-softmax over the rows of each pixel, all orders; per lane, so everything is vector code.
+"""Softmax and log-softmax over the rows of each pixel, all orders; lanes are independent, so every loop is vector code.
 
-Scratch is a few rows of lanes. In Taylor coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with
-u_1 = z_1 and u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
+Every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  (rop/layers/softmax.py), so a kernel makes inner products
+over the rows first and applies them to each row then.
+
+    x_k, y_k, p_k, g_k, h   (pixel, row, lane)      scratch   (2, lane)
+
+In helpers, arrays of one pixel are (row, lane), and sums over the rows (m, r, s) are (lane,).
 """
 
 from __future__ import annotations
 
-from rop.kernels.compile import formula, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.mathematics import exp, log
-from rop.kernels.cpu.memory import of_pixel, reals
+from rop.kernels.cpu.memory import clear, of_pixel, reals
 from rop.layers import softmax as layer
 
+log_probability, probability = algebra(layer.log_probability), algebra(layer.probability)
 tilt_2 = formula(layer.tilt_2)
 exponential_2 = formula(layer.exponential_2)
 
@@ -41,6 +46,7 @@ def exponentials(p, s, z, m):
 
 @loop
 def divide_rows(p, s):
+    """p /= s, row by row."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
@@ -60,6 +66,7 @@ def inner(s, p, z):
 
 @loop
 def add_inner(s, p, z):
+    """s (lane) += Σ_rows p z."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
@@ -74,7 +81,7 @@ def inner_tilt(s, r, p, z1, z2):
         s[t] = real(0)
     for row in range(p.shape[0]):
         for t in range(lanes):
-            s[t] += p[row, t] * tilt_2(z2[row, t], z1[row, t] - r[t])
+            s[t] += p[row, t] * tilt_2(z2[row, t], log_probability(z1[row, t], r[t]))
 
 
 @loop
@@ -82,7 +89,7 @@ def _order_1(y, p, z1, s):
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
-            y[row, t] = p[row, t] * (z1[row, t] - s[t])
+            y[row, t] = probability(p[row, t], z1[row, t], s[t])
 
 
 @loop
@@ -90,12 +97,14 @@ def _order_2(y, p, z1, z2, r, s):
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
-            y[row, t] = p[row, t] * (tilt_2(z2[row, t], z1[row, t] - r[t]) - s[t])
+            u2 = tilt_2(z2[row, t], log_probability(z1[row, t], r[t]))
+            y[row, t] = probability(p[row, t], u2, s[t])
 
 
 @helper
 def softmax_order(y, order, p, z0, z1, z2, r, s):
-    """Order k of the softmax of z; p is order 0 (computed here if order = 0, then y is p). r and s are scratch."""
+    """Order k of y = softmax(z), given its order 0 in p, for one pixel; at order 0, y and p are the same array. r and s
+    are scratch."""
     if order == 0:
         largest_row(r, z0)
         exponentials(y, s, z0, r)
@@ -123,18 +132,11 @@ def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
 
 @loop
 def _add_centred(h, p, g, s):
-    """h += p (g − s)."""
+    """h += p ⊙ (g − s), one product of the Cauchy sum."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
-            h[row, t] += p[row, t] * (g[row, t] - s[t])
-
-
-@loop
-def _fill(y, value):
-    for row in range(y.shape[0]):
-        for t in range(y.shape[1]):
-            y[row, t] = value
+            h[row, t] += probability(p[row, t], g[row, t], s[t])
 
 
 @kernel
@@ -146,7 +148,7 @@ def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scra
         target = of_pixel(h, at)
         q0, q1, q2 = of_pixel(p0, at), of_pixel(p1, at), of_pixel(p2, at)
         f0, f1, f2 = of_pixel(g0, at), of_pixel(g1, at), of_pixel(g2, at)
-        _fill(target, real(0))
+        clear(reals(h + pixel * rows * lanes * itemsize, rows * lanes))
         inner(s, q0, f0)
         _add_centred(target, q0 if order == 0 else q1 if order == 1 else q2, f0, s)
         if order >= 1:
@@ -163,21 +165,23 @@ def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scra
 # ---------------------------------------------------------------------------------------------------------- log-softmax
 @loop
 def _subtract(y, z, s):
+    """y = z − s, row by row."""
     lanes = s.size
     for row in range(z.shape[0]):
         for t in range(lanes):
-            y[row, t] = z[row, t] - s[t]
+            y[row, t] = log_probability(z[row, t], s[t])
 
 
 @loop
 def _log_sum(s, m):
+    """s = m + log s."""
     for t in range(s.size):
         s[t] = m[t] + log(s[t])
 
 
 @kernel
 def log_softmax(y, order, y0, p, x0, x1, x2, pixels, rows, lanes, scratch):
-    """Order k of y = x − log Σ e^x; p keeps the softmax."""
+    """Order k of y = x − log Σ e^x; order 0 writes the softmax to p, later orders read it."""
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
@@ -201,6 +205,7 @@ def log_softmax(y, order, y0, p, x0, x1, x2, pixels, rows, lanes, scratch):
 
 @loop
 def _row_sum(s, g):
+    """s (lane) = Σ_rows g."""
     lanes = s.size
     for t in range(lanes):
         s[t] = real(0)
@@ -211,6 +216,7 @@ def _row_sum(s, g):
 
 @loop
 def _subtract_times(h, p, s):
+    """h −= p_0 s."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
@@ -219,6 +225,7 @@ def _subtract_times(h, p, s):
 
 @loop
 def _subtract_times_1(h, p, y1, s):
+    """h −= p_1 s."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):
@@ -227,6 +234,7 @@ def _subtract_times_1(h, p, y1, s):
 
 @loop
 def _subtract_times_2(h, p, y1, y2, s):
+    """h −= p_2 s."""
     lanes = s.size
     for row in range(p.shape[0]):
         for t in range(lanes):

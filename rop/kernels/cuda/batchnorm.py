@@ -1,15 +1,17 @@
 """Batch normalisation in both modes, all orders in one launch.
 
-Each node has, per order, a table of numbers per channel (``channel tables``): the jets of the mean m, of r, q = γ r,
-t = q r², and of a and b of the backward pass; the sums G and D behind them are kept as well, for later orders. A block
-makes the sums of one channel, over all pixels and lanes, in two rounds: means first, then products of what is centred.
-Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the tables from running statistics instead,
-with N = 0, which stands for a = b = 0; the rest is the same.
+Each node has, per order, a *channel table* (FIELDS, channels): the jets of the mean m, of r, q = γ r, t = q r², and of
+a and b of the backward pass; the sums G and D are stored as well, for later orders. A block makes the sums of one
+channel, over all pixels and lanes, in two rounds: means first, then products of centred values. Padding lanes are left
+out of sums and get gradient 0. Evaluation mode fills the tables from running statistics instead, with N = 0, which
+stands for a = b = 0; the rest is the same. The formulas are those of rop/layers/batchnorm.py.
+
+    x_k, g_k, y_k, h_k   (pixel · channel, lane)      table_k   (FIELDS, channels)      samples   (lane,)
+    w, v, out_k          (parameters,), with γ at gamma_at and β at beta_at, −1 if the layer has none
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from numba import cuda
@@ -39,8 +41,28 @@ from rop.kernels.cuda.compile import (
 )
 from rop.kernels.cuda.sums import added, block_sum
 from rop.layers import batchnorm as layer
+from rop.layers import jet
 
+product_1, product_2 = formula(jet.product_1), formula(jet.product_2)
+centred = formula(layer.centred)
+variance_0 = formula(layer.variance_0)
+variance_1 = formula(layer.variance_1)
+variance_2 = formula(layer.variance_2)
+inverse_root_0 = formula(layer.inverse_root_0)
 inverse_root_1, inverse_root_2 = formula(layer.inverse_root_1), formula(layer.inverse_root_2)
+scale_0 = formula(layer.scale_0)
+scale_1 = formula(layer.scale_1)
+scale_2 = formula(layer.scale_2)
+square_1, square_2 = formula(layer.square_1), formula(layer.square_2)
+cube_0 = formula(layer.cube_0)
+cube_1 = formula(layer.cube_1)
+cube_2 = formula(layer.cube_2)
+output_0 = formula(layer.output_0)
+output_1 = formula(layer.output_1)
+output_2 = formula(layer.output_2)
+input_gradient_0 = formula(layer.input_gradient_0)
+input_gradient_1 = formula(layer.input_gradient_1)
+input_gradient_2 = formula(layer.input_gradient_2)
 
 # Rows of a channel table: m, r, q, t, a, b, s, N, G, D.
 MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT, TOTAL, PRODUCT = range(10)
@@ -48,13 +70,14 @@ FIELDS = 10
 
 
 def _per_channel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    """A grid with a block for every channel."""
     return (given["channels"],)
 
 
 # ----------------------------------------------------------------------------------------------------------- statistics
 @helper
 def gamma_of(w, v, gamma_at, c):
-    """Orders 0 and 1 of γ; 1 and 0 where there is none."""
+    """Orders 0 and 1 of γ; 1 and 0 if the layer has no γ."""
     if gamma_at < 0:
         return real(1), real(0)
     return w[gamma_at + c], v[gamma_at + c] if wants_1 or wants_2 else real(0)
@@ -62,30 +85,30 @@ def gamma_of(w, v, gamma_at, c):
 
 @helper
 def put_scales(table0, table1, table2, c, gamma0, gamma1):
-    """Orders of q = γ r and of t = q r², from those of r."""
+    """Writes the wanted orders of q = γ r and of t = q r², from those of r."""
     r0 = table0[ROOT, c]
     if wants_0:
-        table0[SCALE, c] = gamma0 * r0
-        table0[CUBE, c] = gamma0 * r0 * r0 * r0
+        q0 = scale_0(gamma0, r0)
+        table0[SCALE, c] = q0
+        table0[CUBE, c] = cube_0(q0, r0)
     if wants_1 or wants_2:
         q0 = table0[SCALE, c]
         r1 = table1[ROOT, c]
-        square1 = real(2) * r0 * r1
-        q1 = gamma0 * r1 + gamma1 * r0
+        square1 = square_1(r0, r1)
+        q1 = scale_1(gamma0, gamma1, r0, r1)
         if wants_1:
             table1[SCALE, c] = q1
-            table1[CUBE, c] = q1 * r0 * r0 + q0 * square1
+            table1[CUBE, c] = cube_1(q0, q1, r0, square1)
         if wants_2:
             r2 = table2[ROOT, c]
-            q2 = gamma0 * r2 + gamma1 * r1
-            square2 = real(2) * r0 * r2 + r1 * r1
+            q2 = scale_2(gamma0, gamma1, r1, r2)
             table2[SCALE, c] = q2
-            table2[CUBE, c] = q2 * r0 * r0 + q1 * square1 + q0 * square2
+            table2[CUBE, c] = cube_2(q0, q1, q2, r0, square1, square_2(r0, r1, r2))
 
 
 @helper
 def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
-    """N, and the means of a channel at the orders that are wanted and there; 0 for the others."""
+    """N, and the means of a channel at the orders that are wanted and not zero; 0 for the others."""
     lanes = samples.size
     count = sum0 = sum1 = sum2 = real(0)
     lost0 = lost1 = lost2 = real(0)
@@ -113,7 +136,7 @@ def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
 
 @helper
 def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m2):
-    """Σ (c_0)², Σ c_0 c_1, Σ c_0 c_2 and Σ (c_1)² of a channel, c being x centred."""
+    """S_00, S_01, S_02 and S_11 of a channel (see rop/layers/batchnorm.py), those that are needed."""
     lanes = samples.size
     sum00 = sum01 = sum02 = sum11 = real(0)
     lost00 = lost01 = lost02 = lost11 = real(0)
@@ -122,17 +145,17 @@ def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m
         lane = i - pixel * lanes
         if samples[lane] >= 0:
             row = pixel * channels + c
-            c0 = x0[row, lane] - m0
+            c0 = centred(x0[row, lane], m0)
             if wants_0:
                 sum00, lost00 = added(sum00, lost00, c0 * c0)
             if has_1 and (wants_1 or wants_2):
-                c1 = x1[row, lane] - m1
+                c1 = centred(x1[row, lane], m1)
                 if wants_1:
                     sum01, lost01 = added(sum01, lost01, c0 * c1)
                 if wants_2:
                     sum11, lost11 = added(sum11, lost11, c1 * c1)
             if has_2 and wants_2:
-                sum02, lost02 = added(sum02, lost02, c0 * (x2[row, lane] - m2))
+                sum02, lost02 = added(sum02, lost02, c0 * centred(x2[row, lane], m2))
     if wants_0:
         sum00 = block_sum(buffer, cuda.threadIdx.x, sum00)
     if has_1 and wants_1:
@@ -160,7 +183,7 @@ def statistics(
     pixels: Count,
     channels: Count,
 ):
-    """The tables of training mode, from the batch: mean, variance s, r = (s + ε)^(−1/2), q and t."""
+    """The channel tables of training mode, from the batch: mean, variance s, r = (s + ε)^(−1/2), q and t."""
     buffer = cuda.shared.array(THREADS, real)
     c = cuda.blockIdx.x
     n, m0, m1, m2 = channel_means(buffer, x0, x1, x2, samples, c, pixels, channels)
@@ -174,17 +197,18 @@ def statistics(
     if wants_0:
         table0[COUNT, c] = n
         table0[MEAN, c] = m0
-        table0[VARIANCE, c] = s00 / n
-        table0[ROOT, c] = real(1) / math.sqrt(s00 / n + eps)
+        s0 = variance_0(s00, n)
+        table0[VARIANCE, c] = s0
+        table0[ROOT, c] = inverse_root_0(s0, eps)
     r0 = table0[ROOT, c]
     if wants_1:
-        s1 = real(2) * s01 / n
+        s1 = variance_1(s01, n)
         table1[MEAN, c] = m1
         table1[VARIANCE, c] = s1
         table1[ROOT, c] = inverse_root_1(r0, s1)
     if wants_2:
         table2[MEAN, c] = m2
-        table2[ROOT, c] = inverse_root_2(r0, table1[VARIANCE, c], (real(2) * s02 + s11) / n)
+        table2[ROOT, c] = inverse_root_2(r0, table1[VARIANCE, c], variance_2(s02, s11, n))
     gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
     put_scales(table0, table1, table2, c, gamma0, gamma1)
 
@@ -201,7 +225,7 @@ def frozen(
     gamma_at: Count,
     eps: Number,
 ):
-    """The tables of evaluation mode, from running statistics."""
+    """The channel tables of evaluation mode; mean and variance (channels,) are running statistics."""
     c = cuda.grid(1)
     if c < mean.size:
         for field in range(FIELDS):
@@ -213,21 +237,21 @@ def frozen(
                 table2[field, c] = real(0)
         if wants_0:
             table0[MEAN, c] = mean[c]
-            table0[ROOT, c] = real(1) / math.sqrt(variance[c] + eps)
+            table0[ROOT, c] = inverse_root_0(variance[c], eps)
         gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
         put_scales(table0, table1, table2, c, gamma0, gamma1)
 
 
 # ------------------------------------------------------------------------------------------------------ the two passes
 @helper
-def centred(table0, table1, table2, x0, x1, x2, row, lane, c):
+def centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c):
     """The jet of c = x − m at the orders that are needed; 0 for the others."""
-    c0 = x0[row, lane] - table0[MEAN, c]
+    c0 = centred(x0[row, lane], table0[MEAN, c])
     c1 = c2 = real(0)
     if has_1 and (wants_1 or wants_2):
-        c1 = x1[row, lane] - table1[MEAN, c]
+        c1 = centred(x1[row, lane], table1[MEAN, c])
     if has_2 and wants_2:
-        c2 = x2[row, lane] - table2[MEAN, c]
+        c2 = centred(x2[row, lane], table2[MEAN, c])
     return c0, c1, c2
 
 
@@ -251,14 +275,14 @@ def normalise(
     row, lane = position()
     if row < y0.shape[0]:
         c = row % channels
-        c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+        c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
         q0 = table0[SCALE, c]
         if wants_0:
-            y0[row, lane] = q0 * c0 + (w[beta_at + c] if beta_at >= 0 else real(0))
+            y0[row, lane] = output_0(q0, c0, w[beta_at + c] if beta_at >= 0 else real(0))
         if wants_1:
-            y1[row, lane] = q0 * c1 + table1[SCALE, c] * c0 + (v[beta_at + c] if beta_at >= 0 else real(0))
+            y1[row, lane] = output_1(q0, table1[SCALE, c], c0, c1, v[beta_at + c] if beta_at >= 0 else real(0))
         if wants_2:
-            y2[row, lane] = q0 * c2 + table1[SCALE, c] * c1 + table2[SCALE, c] * c0
+            y2[row, lane] = output_2(q0, table1[SCALE, c], table2[SCALE, c], c0, c1, c2)
 
 
 @helper
@@ -272,7 +296,7 @@ def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, sa
         lane = i - pixel * lanes
         if samples[lane] >= 0:
             row = pixel * channels + c
-            c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+            c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
             f0 = g0[row, lane]
             if wants_0:
                 total0, lost0 = added(total0, lost0, f0)
@@ -281,11 +305,11 @@ def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, sa
                 f1 = g1[row, lane]
                 if wants_1:
                     total1, lost1 = added(total1, lost1, f1)
-                    product1, missed1 = added(product1, missed1, f1 * c0 + f0 * c1)
+                    product1, missed1 = added(product1, missed1, product_1(c0, c1, f0, f1))
                 if wants_2:
                     f2 = g2[row, lane]
                     total2, lost2 = added(total2, lost2, f2)
-                    product2, missed2 = added(product2, missed2, f2 * c0 + f1 * c1 + f0 * c2)
+                    product2, missed2 = added(product2, missed2, product_2(c0, c1, c2, f0, f1, f2))
     if wants_0:
         total0 = block_sum(buffer, cuda.threadIdx.x, total0)
         product0 = block_sum(buffer, cuda.threadIdx.x, product0)
@@ -300,8 +324,8 @@ def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, sa
 
 @helper
 def put_gradients(table, out, c, shift, slope, gamma, beta, gamma_at, beta_at, add):
-    """a and b into the table (0 in evaluation mode, where N = 0 is given as shift = slope = 0), γ's and β's gradient
-    into the vector of all parameters."""
+    """Writes a and b to the table, both 0 in evaluation mode, and the gradients of γ and β to the vector ``out`` of all
+    parameters."""
     table[SHIFT, c] = shift
     table[SLOPE, c] = slope
     if gamma_at >= 0:
@@ -358,9 +382,9 @@ def gradient_statistics(
                 table1,
                 out1,
                 c,
-                (q0 * total1 + q1 * total0) * share,
-                (t0 * product1 + t1 * product0) * share,
-                r0 * product1 + r1 * product0,
+                product_1(q0, q1, total0, total1) * share,
+                product_1(t0, t1, product0, product1) * share,
+                product_1(r0, r1, product0, product1),
                 total1,
                 gamma_at,
                 beta_at,
@@ -373,9 +397,9 @@ def gradient_statistics(
                 table2,
                 out2,
                 c,
-                (q0 * total2 + q1 * total1 + q2 * total0) * share,
-                (t0 * product2 + t1 * product1 + t2 * product0) * share,
-                r0 * product2 + r1 * product1 + r2 * product0,
+                product_2(q0, q1, q2, total0, total1, total2) * share,
+                product_2(t0, t1, t2, product0, product1, product2) * share,
+                product_2(r0, r1, r2, product0, product1, product2),
                 total2,
                 gamma_at,
                 beta_at,
@@ -405,25 +429,18 @@ def backward(
     if row < h0.shape[0]:
         counts = samples[lane] >= 0
         c = row % channels
-        c0, c1, c2 = centred(table0, table1, table2, x0, x1, x2, row, lane, c)
+        c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
         q0, b0 = table0[SCALE, c], table0[SLOPE, c]
         f0 = g0[row, lane]
         if wants_0:
-            h0[row, lane] = q0 * f0 - table0[SHIFT, c] - b0 * c0 if counts else real(0)
+            h0[row, lane] = input_gradient_0(q0, b0, f0, c0, table0[SHIFT, c]) if counts else real(0)
         if wants_1 or wants_2:
             q1, b1 = table1[SCALE, c], table1[SLOPE, c]
             f1 = g1[row, lane]
             if wants_1:
-                h1[row, lane] = q0 * f1 + q1 * f0 - table1[SHIFT, c] - b0 * c1 - b1 * c0 if counts else real(0)
+                value = input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, table1[SHIFT, c])
+                h1[row, lane] = value if counts else real(0)
             if wants_2:
-                h2[row, lane] = (
-                    q0 * g2[row, lane]
-                    + q1 * f1
-                    + table2[SCALE, c] * f0
-                    - table2[SHIFT, c]
-                    - b0 * c2
-                    - b1 * c1
-                    - table2[SLOPE, c] * c0
-                    if counts
-                    else real(0)
-                )
+                q2, b2, a2 = table2[SCALE, c], table2[SLOPE, c], table2[SHIFT, c]
+                value = input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, g2[row, lane], c0, c1, c2, a2)
+                h2[row, lane] = value if counts else real(0)

@@ -1,23 +1,21 @@
 """Bilinear layers (linear, conv): products with the weights, and both adjoints, all orders in one launch.
 
-Every order of y = W x, of its input gradient Wᵀδ and of its weight gradient δ xᵀ is a sum of products of orders that
-add up to it. A block computes a tile of the result for all orders: it brings a tile of each factor (W and V, or the
-orders of δ; and the orders of x) into shared memory once, and every thread accumulates several outputs per order in
-registers from them. With three orders and 4 × 4 outputs a thread makes 80 multiply-adds of five vectors that it loads.
+Every order of y = W x, of its input gradient Wᵀδ and of its weight gradient δ xᵀ is a Cauchy sum of matrix products,
+which gemm.py makes tile by tile. Here the tiles of the factors (W and V, or the orders of δ; and the orders of x) are
+loaded into shared memory, and those of the result are stored.
+
+    b_k, x_k   (pixel · row, lane)      c_k, d_k, mask   (pixel · row, lane)      w, v, out_k   (parameters,)
+    source     (pixel, fan)             target           (row,)                   partial_k     (slice, weights)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numba import cuda
 
-from rop.kernels.compile import PerPrecision
 from rop.kernels.cuda.compile import (
     ORDERS,
-    SIMULATED,
     THREADS,
     WARP,
     Count,
@@ -29,9 +27,7 @@ from rop.kernels.cuda.compile import (
     add_to,
     blocks_of,
     by_order,
-    has_0,
-    has_1,
-    has_2,
+    formula,
     helper,
     kernel,
     put,
@@ -40,118 +36,28 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
+from rop.kernels.cuda.gemm import (
+    ALIGNED,
+    COLUMNS,
+    DEPTH,
+    EACH,
+    LONG_COLUMNS,
+    LONG_ROWS,
+    ROWS,
+    TILE_THREADS,
+    TILES,
+    multiply,
+    my_place,
+    put_factor,
+    tile_block,
+    tile_for,
+)
 from rop.kernels.cuda.sums import added, block_sum
+from rop.layers import relu
 
+OPEN, RELU, MASK = 0, 1, 2  # gates of a product: none, its own ReLU, or the ReLU whose order 0 is in ``mask``
 
-@dataclass(frozen=True)
-class Tile:
-    """What a block computes: rows × columns of the result, from some terms of the sum at a time (``depth`` bytes of
-    them, so that shared memory suffices in both precisions); each thread has ``each`` × ``each`` outputs of every
-    order. All are powers of 2. What a thread reads lies side by side in shared memory; rows of a tile that is written
-    down its columns are ``apart`` numbers longer, to use more of the banks."""
-
-    rows: int
-    columns: int
-    each: int
-    depth: int = 64
-    apart: int = 4
-
-    @property
-    def block(self) -> tuple[int, int]:
-        return self.columns // self.each, self.rows // self.each
-
-    def terms(self, dtype: Any) -> int:
-        return self.depth // np.dtype(dtype).itemsize
-
-    def names(self) -> dict[str, Any]:
-        across, down = self.block
-        return {
-            "ROWS": self.rows,
-            "COLUMNS": self.columns,
-            "DEPTH": PerPrecision(self.terms),
-            "EACH": self.each,
-            "LONG_ROWS": self.rows + self.apart,
-            "LONG_COLUMNS": self.columns + self.apart,
-            "ACROSS": across,
-            "DOWN": down,
-            "TILE_THREADS": across * down,
-        }
-
-
-TILES = {"large": Tile(64, 64, 4), "small": Tile(16, 32, 2)}
-ROWS = COLUMNS = DEPTH = EACH = LONG_ROWS = LONG_COLUMNS = ACROSS = DOWN = TILE_THREADS = 1  # bound per tile
-left_2 = False  # whether the left factor has an order 2, as δ has, but weights have not
-
-ALIGNED = None if SIMULATED else 16  # bytes: then vectors of four (two in float64) are loaded at once
-OPEN, RELU, MASK = 0, 1, 2  # gates of a product: none, a ReLU of its own, zero wherever a mask is ≤ 0
-
-
-def tile_for(rows: int, columns: int) -> str:
-    """The tile for results of this size: where a large one would be mostly empty, blocks are small and many."""
-    return "large" if rows > 32 and columns >= 64 else "small"
-
-
-def _tile_block(names: dict[str, Any]) -> tuple[int, int]:
-    return names["ACROSS"], names["DOWN"]
-
-
-@helper
-def my_place():
-    """Number of this thread, and the first row and column of its outputs in the tile. The masks change nothing: they
-    show the compiler that no index is negative, which in Python would count from the end."""
-    across = cuda.threadIdx.x & (ACROSS - 1)
-    down = cuda.threadIdx.y & (DOWN - 1)
-    return down * ACROSS + across, down * EACH, across * EACH
-
-
-@helper
-def put_factor(b0_tile, b1_tile, b2_tile, b0, b1, b2, step, column, row, lane, inside):
-    """One number of the right factor, at the orders that it has, into its tiles; 0 if it is not inside."""
-    if has_0:
-        b0_tile[step, column] = b0[row, lane] if inside else real(0)
-    if has_1:
-        b1_tile[step, column] = b1[row, lane] if inside else real(0)
-    if has_2:
-        b2_tile[step, column] = b2[row, lane] if inside else real(0)
-
-
-@helper
-def read_side_by_side(target, tile, step, first):
-    for n in range(EACH):
-        target[n] = tile[step, first + n]
-
-
-@helper
-def multiply(sum0, sum1, sum2, y0, y1, y2, a0_tile, a1_tile, a2_tile, b0_tile, b1_tile, b2_tile, my_row, my_column):
-    """Adds the products of two tiles, C_k += Σ_j A_j B_{k−j}, with room for one step's orders of B in y."""
-    for number in range(DEPTH):
-        step = number & (DEPTH - 1)
-        if has_0:
-            read_side_by_side(y0, b0_tile, step, my_column)
-        if has_1:
-            read_side_by_side(y1, b1_tile, step, my_column)
-        if has_2:
-            read_side_by_side(y2, b2_tile, step, my_column)
-        for m in range(EACH):
-            a = a0_tile[step, my_row + m]
-            for n in range(EACH):
-                if wants_0 and has_0:
-                    sum0[m, n] += a * y0[n]
-                if wants_1 and has_1:
-                    sum1[m, n] += a * y1[n]
-                if wants_2 and has_2:
-                    sum2[m, n] += a * y2[n]
-            if wants_1 or wants_2:
-                a = a1_tile[step, my_row + m]
-                for n in range(EACH):
-                    if wants_1 and has_0:
-                        sum1[m, n] += a * y0[n]
-                    if wants_2 and has_1:
-                        sum2[m, n] += a * y1[n]
-            if left_2 and wants_2 and has_0:
-                a = a2_tile[step, my_row + m]
-                for n in range(EACH):
-                    sum2[m, n] += a * y0[n]
+rectified = formula(relu.rectified)
 
 
 # ------------------------------------------------------------------------------------------------------------- products
@@ -175,7 +81,7 @@ def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ..
 
 @helper
 def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_step, inner, outer_step, thread):
-    """Tiles (j, row) of W and V."""
+    """Loads tiles (j, row) of W and V."""
     for e in range(thread, ROWS * DEPTH, TILE_THREADS):
         i = e % ROWS if adjoint else e // DEPTH
         step = e // ROWS if adjoint else e % DEPTH
@@ -190,7 +96,7 @@ def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_ste
 
 @helper
 def load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, shift, j_0, lane_0, fan, lanes, thread):
-    """Tiles (j, lane) of the orders of B."""
+    """Loads tiles (j, lane) of the orders of B."""
     for e in range(thread, DEPTH * COLUMNS, TILE_THREADS):
         step = e // COLUMNS
         column = e % COLUMNS
@@ -200,14 +106,9 @@ def load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, shift, j_
 
 
 @helper
-def gated(value, mask):
-    """A ReLU at any order; a mask that is not a number lets the value pass."""
-    return real(0) if mask <= real(0) else value
-
-
-@helper
 def store_products(c0, c1, c2, sum0, sum1, sum2, m, row, lane, bias0, bias1, mask, gate):
-    """One row of a thread's outputs."""
+    """One row of a thread's outputs; the gate is a ReLU at any order."""
+    off = real(0)
     for n in range(EACH):
         value = sum0[m, n] + bias0
         at = real(1)
@@ -216,14 +117,14 @@ def store_products(c0, c1, c2, sum0, sum1, sum2, m, row, lane, bias0, bias1, mas
         elif gate == MASK:
             at = mask[row, lane + n]
         if wants_0:
-            c0[row, lane + n] = gated(value, at)
+            c0[row, lane + n] = rectified(value, at, off)
         if wants_1:
-            c1[row, lane + n] = gated(sum1[m, n] + bias1, at)
+            c1[row, lane + n] = rectified(sum1[m, n] + bias1, at, off)
         if wants_2:
-            c2[row, lane + n] = gated(sum2[m, n], at)
+            c2[row, lane + n] = rectified(sum2[m, n], at, off)
 
 
-@kernel(_product_grid, _tile_block, product_names)
+@kernel(_product_grid, tile_block, product_names)
 def products(
     c0: Matrix,
     c1: Matrix,
@@ -258,7 +159,7 @@ def products(
     b0_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b1_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b2_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
-    sum0 = cuda.local.array((EACH, EACH), real)  # these are registers: their indices are constants
+    sum0 = cuda.local.array((EACH, EACH), real)  # the compiler keeps these in registers: their indices are constants
     sum1 = cuda.local.array((EACH, EACH), real)
     sum2 = cuda.local.array((EACH, EACH), real)
     y0 = cuda.local.array(EACH, real)
@@ -329,12 +230,13 @@ def products_for(
 
 
 # ------------------------------------------------------------------------------------------------------ weight gradient
-BLOCKS = 512  # that a weight gradient is divided into, if its sum is long enough
-LONGEST = 64  # slices of a sum at most
+BLOCKS = 512  # blocks that a weight gradient is divided into, if its sum is long enough
+LONGEST = 64  # the largest number of slices of a sum
 
 
 def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
-    """Into how many pieces the sum over pixels and lanes is divided: a matter of shapes only, never of the device."""
+    """The number of slices of the sum over pixels and lanes: it depends on shapes only, never on the device, so that
+    results are the same on all of them."""
     tile = TILES[tile_for(rows, fan)]
     tiles = blocks_of(rows, tile.rows) * blocks_of(fan, tile.columns)
     return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // WARP))
@@ -343,6 +245,7 @@ def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
 def gradient_names(
     orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, tile: str = "large"
 ) -> dict[str, Any]:
+    """Bound names of ``weight_gradient``; ``levels`` are the orders of x."""
     return {**by_order(orders, levels), **TILES[tile].names(), "left_2": True}
 
 
@@ -356,7 +259,7 @@ def _gradient_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, .
 
 @helper
 def load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, row_0, lane_0, rows_left, thread):
-    """Tiles (lane, row) of the orders of δ, those up to the highest that is wanted."""
+    """Loads tiles (lane, row) of the orders of δ, up to the highest that is wanted."""
     for e in range(thread, ROWS * DEPTH, TILE_THREADS):
         i = e // DEPTH
         step = e % DEPTH
@@ -370,7 +273,7 @@ def load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, row_0, lane_0, rows_left,
 
 @helper
 def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0, lane_0, fan, thread):
-    """Tiles (lane, j) of the orders of x."""
+    """Loads tiles (lane, j) of the orders of x."""
     for e in range(thread, COLUMNS * DEPTH, TILE_THREADS):
         j = e // DEPTH
         step = e % DEPTH
@@ -378,7 +281,7 @@ def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0
         put_factor(x0_tile, x1_tile, x2_tile, x0, x1, x2, step, j, row + shift, lane_0 + step, row >= 0)
 
 
-@kernel(_gradient_grid, _tile_block, gradient_names)
+@kernel(_gradient_grid, tile_block, gradient_names)
 def weight_gradient(
     partial0: Matrix,
     partial1: Matrix,
@@ -395,8 +298,8 @@ def weight_gradient(
     group_step: Count,
     d_rows: Count,
 ):
-    """Slices of D_k (group, row, j) = Σ_pixels Σ_lanes Σ_a δ_a (pixel, row) x_{k−a} (source[pixel, j]), which lies as
-    the weights do; ``collect`` adds the slices up."""
+    """Slices of D_k (group, row, j) = Σ_pixels Σ_lanes Σ_a δ_a (pixel, row) x_{k−a} (source[pixel, j]), in the layout
+    of the weights; ``collect`` adds the slices up."""
     d0_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
     d1_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
     d2_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)

@@ -1,18 +1,18 @@
 """From kernel files to launches on the device.
 
 As for the CPU, a kernel file is plain Python in which the name ``real`` stands for the precision. The same way other
-names stand for what else a kernel is specialised in:
+names stand for the other options of a specialisation:
 
     wants_0, wants_1, wants_2    whether this launch computes order k
-    has_0, has_1, has_2          whether order k of the input is there, or a structural zero that is never read
+    has_0, has_1, has_2          whether the input has an order k; if not, it is a structural zero that is never read
 
 They are bound before compilation, so that the compiler sees constants and an order that is not wanted costs nothing.
-``@kernel`` makes a *factory* of such a function: ``factory(dtype, orders=(0, 1))`` gives the kernel of one
-specialisation, made once. What the parameters are is said by annotations (``KINDS``).
+``@kernel`` makes a *factory* of such a function: ``factory(dtype, orders=(0, 1))`` returns the kernel of one
+specialisation, which is made once. Annotations give the kinds of the parameters (``KINDS``).
 
     kernel = rectify(np.float32, orders=(0, 1, 2))
     launch = kernel.bind(y0=…, y1=…, y2=…, x0=…, x1=…, x2=…, mask=…, slope=0.0)      # grid and block from the shapes
-    launch()                                                                        # as often as you like
+    launch()                                                                        # any number of times
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numba import config, cuda
 
-from rop.kernels.compile import PerPrecision, specialised, with_literals
+from rop.kernels.compile import PerPrecision, specialised
+from rop.kernels.scalar import compilable
 
 SIMULATED = bool(config.ENABLE_CUDASIM)  # Numba's simulator knows fewer options than its compiler
 ORDERS = (0, 1, 2)
 WARP = 32  # lanes of a batch are padded to a multiple of this
-STRIPES = 8  # rows that a block has threads for, a warp of lanes each
-THREADS = WARP * STRIPES  # of a block, unless a kernel says otherwise
+STRIPES = 8  # rows of a block's threads, a warp of lanes each
+THREADS = WARP * STRIPES  # threads of a block, unless a kernel has its own block
 ROW_BLOCK = (WARP, STRIPES)
 
-# What a kernel file calls the kinds of its parameters; to a type checker they are anything.
+# The kinds of parameters, which kernel files use as annotations; to a type checker they are Any.
 Matrix: TypeAlias = Any
 Vector: TypeAlias = Any
 Table: TypeAlias = Any
@@ -65,38 +66,42 @@ has_2: Any = True
 
 # ------------------------------------------------------------------------------------------------ functions of a device
 def formula(function: Callable[..., Any]) -> PerPrecision:
-    """A layer's scalar mathematics (rop/layers/) for use in kernels; its literals have the kernel's precision."""
-    return PerPrecision(lambda dtype: in_kernels(specialised(with_literals(function, dtype), dtype)))
+    """A layer's scalar mathematics (rop/layers/) for use in kernels, together with the functions that it calls; their
+    literals have the kernel's precision. The device has no NumPy: ``math`` takes its place."""
+    return PerPrecision(lambda dtype: in_kernels(compilable(function, dtype, in_kernels, {np: math})))
 
 
 def device_function(function: Callable[..., Any], /, **bind: Any) -> PerPrecision:
-    """A function of which one copy is made per precision; ``bind`` gives names in it a value."""
+    """A device function of which one copy is made per precision; ``bind`` gives names in it a value."""
     return PerPrecision(lambda dtype: in_kernels(bound(function, dtype, bind)))
 
 
 class Helper:
-    """Index arithmetic and sums that kernels share, compiled into them; it knows the names that they are bound to."""
+    """Index arithmetic and sums that kernels share. It is compiled into each kernel, with the kernel's bound names."""
 
-    def __init__(self, function: Callable[..., Any]):
-        self._function = function
+    def __init__(self, function: Callable[..., Any], bind: dict[str, Helper]):
+        self._function, self._bind = function, bind
         self._made: dict[Any, Any] = {}
 
     def made(self, dtype: Any, names: dict[str, Any]) -> Any:
+        """The device function for kernels of this precision in which these names are bound."""
         key = dtype, *sorted((name, value) for name, value in names.items() if not isinstance(value, PerPrecision))
         if key not in self._made:
-            self._made[key] = in_kernels(bound(self._function, dtype, names))
+            others = {name: other.made(dtype, names) for name, other in self._bind.items()}
+            self._made[key] = in_kernels(bound(self._function, dtype, {**names, **others}))
         return self._made[key]
 
     def __call__(self, *args: Any) -> Any:
         raise TypeError("a helper is called from kernels only")
 
 
-def helper(function: Callable[..., Any]) -> Any:
-    return Helper(function)
+def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
+    """Declares a helper; ``bind`` names the helpers that it calls under names of its own."""
+    return Helper(function, bind)
 
 
 def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Callable[..., Any]:
-    """A copy of a kernel function, or of a helper, for this precision, in which these names have these values."""
+    """A copy of a kernel function or a helper for this precision, in which these names have these values."""
     mentioned = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     helpers = {name: value.made(dtype, names) for name, value in mentioned.items() if isinstance(value, Helper)}
     given = {name: value.made(dtype) if isinstance(value, PerPrecision) else value for name, value in names.items()}
@@ -104,22 +109,22 @@ def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Ca
 
 
 def in_kernels(function: Callable[..., Any]) -> Any:
-    """A function on the device. Inlined by Numba: otherwise what it returns might go through local memory, and the
-    compiler would see functions in an order that changes from run to run, and with it the code that it makes."""
+    """A device function. Numba inlines it: otherwise its results might spill to local memory, and the compiler would
+    see functions in an order that changes from run to run, and would generate different code with it."""
     return cuda.jit(function, device=True, inline="always")
 
 
 # ------------------------------------------------------------------------------------------------------ specialisations
-Names = Callable[..., dict[str, Any]]  # options of a factory -> what the names in its function are bound to
+Names = Callable[..., dict[str, Any]]  # options of a factory -> values of the names in its function
 
 
 def no_options() -> dict[str, Any]:
-    """For kernels that exist once per precision."""
+    """Bound names of kernels that exist once per precision: none."""
     return {}
 
 
 def by_order(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS) -> dict[str, Any]:
-    """For kernels that compute ``orders`` of the jet from an input whose orders ``levels`` are not zero."""
+    """Bound names of kernels that compute ``orders`` of the jet from an input whose orders ``levels`` are not zero."""
     return {**{f"wants_{k}": k in orders for k in ORDERS}, **{f"has_{k}": k in levels for k in ORDERS}}
 
 
@@ -147,33 +152,34 @@ class Specialisation:
 
     @property
     def title(self) -> str:
-        """What tables and test reports call it."""
+        """Its name in tables and test reports."""
         told = [f"{name}={_told(value)}" for name, value in self.options.items()]
         return f"{self.factory.name} {' '.join([np.dtype(self.dtype).name, *told])}"
 
     @property
     def signature(self) -> str:
-        """The types of its arguments, as Numba writes them."""
+        """The types of its arguments in Numba's notation."""
         kinds = (KINDS[kind] for kind in self.factory.parameters.values())
         return f"void({', '.join(kinds).format(real=np.dtype(self.dtype).name)})"
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """The number of threads of a block."""
         return math.prod(self.block)
 
     @property
     def launch_bounds(self) -> tuple[int, int]:
-        """What the compiler is told: so many threads must find registers, and one block at a time is enough, so that it
-        does not spill registers in order to have more of them."""
+        """The compiler's limits: registers must suffice for the threads of one block per multiprocessor. With more
+        blocks required, it would spill registers."""
         return self.threads, 1
 
     @cached_property
     def dispatcher(self) -> Any:
+        """Numba's object that compiles the kernel at its first launch."""
         return cuda.jit(self.function, **({} if SIMULATED else {"launch_bounds": self.launch_bounds}))
 
     def bind(self, **given: Any) -> Launch:
-        """The launch on these arguments. Those of an order that is neither computed nor read may be left out."""
+        """The launch on these arguments. Arrays of an order that is neither computed nor read may be left out."""
         unknown = set(given) - set(self.factory.parameters)
         assert not unknown, f"{self.title}: no parameter is called {sorted(unknown)}"
         complete = {name: self._argument(name, kind, given) for name, kind in self.factory.parameters.items()}
@@ -181,6 +187,7 @@ class Specialisation:
         return Launch(self, grid, self.block, tuple(complete.values()))
 
     def _argument(self, name: str, kind: str, given: dict[str, Any]) -> Any:
+        """The argument for a parameter, converted to the parameter's kind."""
         value = given.get(name)
         if kind in ARRAYS:
             return self._stand_in(name, kind, given) if value is None else value
@@ -188,8 +195,8 @@ class Specialisation:
         return int(value) if kind == "Count" else self.dtype(value)
 
     def _stand_in(self, name: str, kind: str, given: dict[str, Any]) -> Any:
-        """An array that is never touched, in place of one that is not there: another order of the same, if there is
-        one, because grids are computed from shapes."""
+        """An array that is never accessed, in place of one that was left out. Another order of the same quantity is
+        preferred, because grids are computed from shapes."""
         kinds = self.factory.parameters
         others = [other for other in given if given[other] is not None and kinds[other] == kind]
         family = re.sub(r"\d$", "", name)
@@ -202,6 +209,7 @@ class Specialisation:
 
 
 def _told(value: Any) -> str:
+    """An option's value as text."""
     if isinstance(value, tuple):
         return "".join(map(str, value))
     return getattr(value, "__name__", str(value))
@@ -214,7 +222,7 @@ FACTORIES: dict[str, Factory] = {}
 
 
 class Factory:
-    """The specialisations of one kernel function, each made once."""
+    """The specialisations of one kernel function; each is made once."""
 
     def __init__(self, function: Callable[..., Any], grid: Grid, block: Block, names: Names):
         self.function, self.grid, self.block, self.names = function, grid, block, names
@@ -234,7 +242,7 @@ class Factory:
 
 
 def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:
-    """Declares a kernel function; ``names`` makes what its names are bound to from the factory's options."""
+    """Declares a kernel function; ``names`` computes the values of its bound names from the factory's options."""
 
     def declare(function: Callable[..., Any]) -> Factory:
         made = Factory(function, grid, block, names)
@@ -246,17 +254,22 @@ def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> 
 
 # ---------------------------------------------------------------------------------------------------------------- grids
 def blocks_of(count: int, size: int) -> int:
-    """How many blocks of this size cover so many."""
+    """The number of blocks of this size that cover ``count`` items, at least 1.
+
+    >>> blocks_of(65, 32)
+    3
+    """
     return max(1, -(-int(count) // size))
 
 
 def per_number(parameter: str) -> Grid:
-    """A thread for every number of a vector."""
+    """A grid with a thread for every number of a vector."""
     return lambda names, arguments: (blocks_of(arguments[parameter].size, THREADS),)
 
 
 def per_row(parameter: str) -> Grid:
-    """A thread for every number of a matrix (row, lane), to be found with ``position``; block ROW_BLOCK."""
+    """A grid with a thread for every number of a matrix (row, lane); the block is ROW_BLOCK, and a thread finds its
+    number with ``position``."""
 
     def grid(names: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, ...]:
         rows, lanes = arguments[parameter].shape
@@ -265,10 +278,10 @@ def per_row(parameter: str) -> Grid:
     return grid
 
 
-# -------------------------------------------------------------------------------------------------- what all files need
+# -------------------------------------------------------------------------------------------------- shared by all files
 @helper
 def put(y0, y1, y2, row, column, value0, value1, value2):
-    """The orders that are wanted."""
+    """y_k[row, column] = value_k for the orders that are wanted."""
     if wants_0:
         y0[row, column] = value0
     if wants_1:
@@ -279,11 +292,11 @@ def put(y0, y1, y2, row, column, value0, value1, value2):
 
 @helper
 def add_to(out, place, value, add):
-    """A number of a gradient: alone, or added to what an earlier use of the same parameter has left."""
+    """out[place] = value, or += value if an earlier use of the same parameter has written there."""
     out[place] = value + (out[place] if add != 0 else real(0))
 
 
 @helper
 def position():
-    """Row and lane of this thread."""
+    """Row and lane of this thread, in the grid ``per_row``."""
     return cuda.blockIdx.x * STRIPES + cuda.threadIdx.y, cuda.blockIdx.y * WARP + cuda.threadIdx.x

@@ -1,6 +1,7 @@
-"""Elementwise layers: two kernels per activation, the rest of the jet is the same for all of them.
+"""Elementwise layers: two kernels per activation, with the same formulas of the jet for all of them.
 
-σ and its derivatives at x⁰ are computed again in every pass: on a GPU that costs less than keeping three more arrays.
+σ and its derivatives at x⁰ are computed again in every pass: on a GPU that costs less than the bandwidth for three more
+arrays. All matrices are (row, lane).
 """
 
 from __future__ import annotations
@@ -30,16 +31,18 @@ from rop.kernels.cuda.compile import (
 )
 from rop.kernels.scalar import CALLS, compilable
 from rop.layers import elementwise as layer
+from rop.layers import jet
 
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
+product_1, product_2 = formula(jet.product_1), formula(jet.product_2)
 
 scalar: Any = None  # the activation: bound by ``of_activation``
 
 
 def activation(of: Callable[..., Any], count: int) -> PerPrecision:
-    """A layer's scalar function, which returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters, as a function of x and
-    two parameters."""
+    """A layer's scalar function, which returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters, as a device function of
+    x and two parameters."""
     scalar = PerPrecision(lambda dtype: in_kernels(compilable(of, dtype, in_kernels)))
     return device_function(CALLS[count], function=scalar)
 
@@ -47,6 +50,7 @@ def activation(of: Callable[..., Any], count: int) -> PerPrecision:
 def of_activation(
     of: Callable[..., Any], count: int = 0, orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS
 ) -> dict[str, Any]:
+    """Bound names of the kernels of one activation."""
     return {**by_order(orders, levels), "scalar": activation(of, count)}
 
 
@@ -92,7 +96,7 @@ def backward(
             s1 = slope_1(d2, u1)
             f1 = g1[row, lane]
             if wants_1:
-                h1[row, lane] = d1 * f1 + s1 * f0
+                h1[row, lane] = product_1(d1, s1, f0, f1)
             if wants_2:
                 u2 = x2[row, lane] if has_2 else real(0)
-                h2[row, lane] = d1 * g2[row, lane] + s1 * f1 + slope_2(d2, d3, u1, u2) * f0
+                h2[row, lane] = product_2(d1, s1, slope_2(d2, d3, u1, u2), f0, f1, g2[row, lane])

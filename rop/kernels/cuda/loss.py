@@ -1,8 +1,11 @@
 """Losses: the seed g of the backward pass and the energies E⁰, E¹, E², all orders in one launch.
 
-Targets lie in the user's order (sample, class, pixel) and are looked up by the samples of the lanes. A lane whose
-sample is negative is padding and has weight 0. ``scale`` holds 1/total (or 1). Every block (a pixel and a warp of
-lanes) leaves its share of each energy; their sum is the energy.
+Targets are in the user's order (sample, class, pixel) and are looked up by the samples of the lanes. A lane whose
+sample is negative is padding and has weight 0. ``scale`` (1,) holds κ = 1/total (or 1). Every block (a pixel and a warp
+of lanes) writes its share of each energy; the sum of the shares is the energy.
+
+    g_k, z_k, p   (pixel · row, lane)      labels   (sample, pixel)      dense     (sample, row · pixel)
+    energy_k      (blocks,)                weight   (sample, pixel)      samples   (lane,)
 """
 
 from __future__ import annotations
@@ -33,16 +36,28 @@ from rop.kernels.cuda.compile import (
     wants_2,
 )
 from rop.kernels.cuda.elementwise import output_1, output_2
-from rop.kernels.cuda.softmax import along, exponentials, inner_products, per_pixel, place, tilt_2
+from rop.kernels.cuda.softmax import (
+    along,
+    exponentials,
+    inner_products,
+    log_probability,
+    per_pixel,
+    place,
+    probability,
+    tilt_2,
+)
 from rop.kernels.cuda.sums import block_sum
 from rop.layers import elementwise
+from rop.layers import loss as layer
 
 sigmoid = formula(elementwise.sigmoid)
-softplus = formula(elementwise.softplus)
+binary_energy = formula(layer.binary_energy)
+residual, surprise, energy_2 = formula(layer.residual), formula(layer.surprise), formula(layer.energy_2)
+square_energy, square_seed = formula(layer.square_energy), formula(layer.square_seed)
 
 
 def blocks(pixels: int, lanes: int) -> int:
-    """How many shares of each energy there are."""
+    """The number of shares of each energy."""
     return pixels * (lanes // WARP)
 
 
@@ -55,14 +70,14 @@ def lane_weight(weight, samples, scale, pixel, lane):
 
 @helper
 def wanted(dense, samples, pixels, row, pixel, lane):
-    """The target of one number of the output, of padding that of the sample it is a copy of."""
+    """The target of one number of the output; padding has the target of the sample that it copies."""
     sample = samples[lane]
     return dense[sample if sample >= 0 else ~sample, row * pixels + pixel]
 
 
 @helper
 def seed_0(g0, value, row, lane):
-    """Order 0 of the seed: what was just computed, or what an earlier launch has left."""
+    """Order 0 of the seed: this value, which is written, or the one that an earlier launch has written."""
     if wants_0:
         g0[row, lane] = value
         return value
@@ -71,6 +86,7 @@ def seed_0(g0, value, row, lane):
 
 @helper
 def seed_1(g1, value, row, lane):
+    """The same for order 1; 0 if no order needs it."""
     if wants_1:
         g1[row, lane] = value
         return value
@@ -79,7 +95,7 @@ def seed_1(g1, value, row, lane):
 
 @helper
 def report(energy0, energy1, energy2, share0, share1, share2):
-    """Leaves this block's share of the energies that are wanted."""
+    """Writes this block's share of the energies that are wanted."""
     buffer = cuda.shared.array(THREADS, real)
     thread = cuda.threadIdx.y * WARP + cuda.threadIdx.x
     if wants_0:
@@ -98,8 +114,8 @@ def report(energy0, energy1, energy2, share0, share1, share2):
 
 @helper
 def energies(f0, f1, u1, u2):
-    """What one number adds to E_1 = ⟨g_0, z_1⟩ and E_2 = ⟨g_1, z_1⟩/2 + ⟨g_0, z_2⟩: the chain rule at the output."""
-    return f0 * u1, f1 * u1 / real(2) + f0 * u2
+    """The contribution of one number to E_1 and E_2, by the chain rule at the output."""
+    return f0 * u1, energy_2(f1 * u1, f0 * u2)
 
 
 def with_targets(
@@ -139,8 +155,8 @@ def cross_entropy(
     pixels: Count,
     rows: Count,
 ):
-    """g_k = ω p_k (− q at order 0) with p = softmax(z), which order 0 writes and later orders read; E_0 = −⟨q, log p⟩.
-    q is ω at the label, or ``dense``."""
+    """The jet of g = ω p − q, where p = softmax(z) and q has order 0 only, and E_0 = −⟨q, log p⟩. Order 0 writes p,
+    later orders read it. q is ω at the label, or ``dense``."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
     pixel, first, lane = place(g0.shape[1], rows)
     stripe = cuda.threadIdx.y
@@ -154,17 +170,17 @@ def cross_entropy(
         for row in range(first + stripe, first + rows, STRIPES):
             q = class_target(labels, dense, samples, scale, omega, pixels, row - first, label, pixel, lane)
             p[row, lane] /= total
-            g0[row, lane] = omega * p[row, lane] - q
-            if q != real(0):  # not 0·∞
-                share0 -= q * ((z0[row, lane] - largest) - math.log(total))
+            g0[row, lane] = residual(omega * p[row, lane], q)
+            if q != real(0):  # otherwise 0·∞ could arise
+                share0 += q * surprise(z0[row, lane], largest, math.log(total))
     if wants_1 or wants_2:
         r, s = inner_products(buffer, p, z1, z2, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             u1, u2 = along(z1, z2, row, lane)
             weighted = omega * p[row, lane]
-            f1 = seed_1(g1, weighted * (u1 - r), row, lane)
+            f1 = seed_1(g1, probability(weighted, u1, r), row, lane)
             if wants_2:
-                g2[row, lane] = weighted * (tilt_2(u2, u1 - r) - s)
+                g2[row, lane] = probability(weighted, tilt_2(u2, log_probability(u1, r)), s)
             change1, change2 = energies(g0[row, lane], f1, u1, u2)
             share1 += change1
             share2 += change2
@@ -230,20 +246,20 @@ def squared_error(
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (z − t)²: g_0 = 2ω (z − t), g_k = 2ω z_k."""
+    """E = Σ ω (z − t)² and the jet of g = 2ω (z − t), where t has order 0 only."""
     pixel, first, lane = place(g0.shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)
     share0 = share1 = share2 = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
         d = real(0)
         if wants_0:
-            d = z0[row, lane] - wanted(dense, samples, pixels, row - first, pixel, lane)
-            share0 += omega * d * d
+            d = residual(z0[row, lane], wanted(dense, samples, pixels, row - first, pixel, lane))
+            share0 += square_energy(omega, d)
         u1, u2 = along(z1, z2, row, lane)
-        f0 = seed_0(g0, real(2) * omega * d, row, lane)
-        f1 = seed_1(g1, real(2) * omega * u1, row, lane)
+        f0 = seed_0(g0, square_seed(omega, d), row, lane)
+        f1 = seed_1(g1, square_seed(omega, u1), row, lane)
         if wants_2:
-            g2[row, lane] = real(2) * omega * u2
+            g2[row, lane] = square_seed(omega, u2)
         change1, change2 = energies(f0, f1, u1, u2)
         share1 += change1
         share2 += change2
@@ -268,7 +284,7 @@ def binary_cross_entropy(
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (log(1 + e^z) − t z); g is ω times the jet of sigmoid(z) (− t at order 0)."""
+    """E = Σ ω (log(1 + e^z) − t z) and the jet of g = ω (sigmoid(z) − t), where t has order 0 only."""
     pixel, first, lane = place(g0.shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)
     share0 = share1 = share2 = real(0)
@@ -278,9 +294,9 @@ def binary_cross_entropy(
         t = real(0)
         if wants_0:
             t = wanted(dense, samples, pixels, row - first, pixel, lane)
-            share0 += omega * (softplus(z, real(1), real(1000))[0] - t * z)
+            share0 += omega * binary_energy(z, t)
         u1, u2 = along(z1, z2, row, lane)
-        f0 = seed_0(g0, omega * (s - t), row, lane)
+        f0 = seed_0(g0, omega * residual(s, t), row, lane)
         f1 = seed_1(g1, omega * output_1(d1, u1), row, lane)
         if wants_2:
             g2[row, lane] = omega * output_2(d1, d2, u1, u2)
@@ -292,7 +308,7 @@ def binary_cross_entropy(
 
 @kernel(lambda names, given: (given["z"].shape[1] // WARP,), (WARP,))
 def correct(hits: Indices, z: Matrix, labels: Table, samples: Indices):
-    """How many samples of each warp of lanes have their largest output, the first of equals, at their label."""
+    """The number of samples of each warp of lanes whose largest output, the first of equal ones, is at their label."""
     found = cuda.shared.array(WARP, real)
     lane = cuda.blockIdx.x * WARP + cuda.threadIdx.x
     hit = real(0)

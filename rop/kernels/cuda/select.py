@@ -1,7 +1,8 @@
 """Select layers (ReLU, leaky ReLU, max pooling): order 0 picks a linear map, every order goes through it.
 
-A window's choice is kept as the input pixel that it chose, −1 for none. The backward pass asks every window that holds
-a pixel whether it chose it, so each gradient is written once, also where windows overlap.
+A window's choice is stored as the chosen input pixel, −1 for none. The backward pass asks every window that contains a
+pixel whether it chose that pixel, so that each gradient is written once, even where windows overlap. All matrices of
+numbers are (pixel · channel, lane).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from rop.kernels.cuda.compile import (
     Number,
     Table,
     by_order,
+    formula,
     helper,
     kernel,
     per_row,
@@ -23,18 +25,14 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
+from rop.layers import relu as layer
 
-
-@helper
-def rectified(x, mask, slope):
-    """x where mask > 0, slope·x elsewhere; a mask that is not a number lets x pass, and so does no 0·∞ arise."""
-    off = slope * x if slope != real(0) else real(0)
-    return off if mask <= real(0) else x
+is_off, rectified = formula(layer.is_off), formula(layer.rectified)
 
 
 @kernel(per_row("y0"), ROW_BLOCK, by_order)
 def rectify(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, mask: Matrix, slope: Number):
-    """y = φ x with the slope φ picked by mask, which is order 0 of the layer's input; y may be x."""
+    """The jet of y = φ x with the slope φ picked by mask, which is order 0 of the layer's input; y may be x."""
     row, lane = position()
     if row < y0.shape[0]:
         at = mask[row, lane]
@@ -49,7 +47,7 @@ def rectify(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matr
 # ---------------------------------------------------------------------------------------------------------- max pooling
 @helper
 def largest(x, window, pixel, channel, channels, lane):
-    """The largest number of a window and the input pixel where it is: the first of equals, a NaN before all."""
+    """The largest number of a window and its input pixel: the first of equal numbers, or a NaN if there is one."""
     best = real(0)
     winner = -1
     for tap in range(window.shape[1]):
@@ -75,15 +73,16 @@ def pool(
     channels: Count,
     relu: Count,
 ):
-    """y = x at the pixel that order 0 chooses in window (output pixel, tap); with ``relu`` 0, and none, if that is ≤ 0.
-    Order 0 keeps its choice, later orders read it."""
+    """The jet of y = x at the pixel that order 0 chooses in window (output pixel, tap); with ``relu``, y = 0 and no
+    choice where the ReLU is off. Order 0 writes its choice to ``chosen`` (pixel · channel, lane), later orders read
+    it."""
     row, lane = position()
     if row < y0.shape[0]:
         pixel = row // channels
         channel = row - pixel * channels
         if wants_0:
             value, winner = largest(x0, window, pixel, channel, channels, lane)
-            if relu != 0 and value <= real(0):
+            if relu != 0 and is_off(value):
                 value = real(0)
                 winner = -1
             y0[row, lane] = value
@@ -101,7 +100,8 @@ def pool(
 def pool_back(
     h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, chosen: Table, owner: Table, channels: Count
 ):
-    """h = Σ g over the windows that chose this pixel; owner (input pixel, number) lists the windows that hold it."""
+    """The jet of h = Σ g over the windows that chose this pixel; owner (input pixel, number) lists the windows that
+    contain it."""
     row, lane = position()
     if row < h0.shape[0]:
         pixel = row // channels

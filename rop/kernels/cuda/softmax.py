@@ -1,8 +1,8 @@
 """Softmax and log-softmax over the rows of each pixel, all orders in one launch.
 
-A block has the lanes of a warp and STRIPES threads for each of them, which divide the rows among themselves. In Taylor
-coefficients every order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  with u_1 = z_1 and
-u_2 = z_2 + (z_1 − ⟨p, z_1⟩)²/2, which is what ``tilt`` leaves behind.
+A block has the lanes of a warp and STRIPES threads for each of them, which divide the rows among themselves. Every
+order of the softmax is  p_k = p ⊙ (u_k − ⟨p, u_k⟩)  (rop/layers/softmax.py), so a kernel makes inner products over the
+rows first and applies them to each row then. All matrices are (pixel · row, lane).
 """
 
 from __future__ import annotations
@@ -31,19 +31,25 @@ from rop.kernels.cuda.compile import (
     wants_2,
 )
 from rop.kernels.cuda.sums import stripe_largest, stripe_sum
+from rop.layers import jet
 from rop.layers import softmax as layer
 
+product_1, product_2 = formula(jet.product_1), formula(jet.product_2)
+log_probability, probability = formula(layer.log_probability), formula(layer.probability)
 tilt_2 = formula(layer.tilt_2)
 exponential_2 = formula(layer.exponential_2)
+log_gradient_0 = formula(layer.log_gradient_0)
+log_gradient_1, log_gradient_2 = formula(layer.log_gradient_1), formula(layer.log_gradient_2)
 
 
 def per_pixel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
-    """A block for every pixel and warp of lanes."""
+    """A grid with a block for every pixel and warp of lanes."""
     lanes = next(given[name].shape[1] for name in ("y0", "h0", "g0", "z0", "z") if name in given)
     return (given["pixels"] * (lanes // WARP),)
 
 
 def with_log(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, log: bool = False) -> dict[str, Any]:
+    """Bound names of the kernels of softmax or, with ``log``, of log-softmax."""
     return {**by_order(orders, levels), "log": log}
 
 
@@ -61,7 +67,7 @@ def place(lanes, rows):
 
 @helper
 def exponentials(buffer, p, x, first, rows, lane):
-    """p = e^(x − m) with m the largest of x, not yet divided by their sum; returns m and the sum."""
+    """p = e^(x − m) with m = max x, not yet divided by its sum; returns m and the sum."""
     column, stripe = cuda.threadIdx.x, cuda.threadIdx.y
     largest = -real(math.inf)
     for row in range(first + stripe, first + rows, STRIPES):
@@ -77,7 +83,7 @@ def exponentials(buffer, p, x, first, rows, lane):
 
 @helper
 def inner(buffer, p, z, first, rows, lane):
-    """⟨p, z⟩."""
+    """⟨p, z⟩ over the rows of a pixel."""
     total = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
         total += p[row, lane] * z[row, lane]
@@ -98,7 +104,7 @@ def inner_tilt(buffer, p, z1, z2, r, first, rows, lane):
     total = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
         u1, u2 = along(z1, z2, row, lane)
-        total += p[row, lane] * tilt_2(u2, u1 - r)
+        total += p[row, lane] * tilt_2(u2, log_probability(u1, r))
     return stripe_sum(buffer, cuda.threadIdx.y, cuda.threadIdx.x, total)
 
 
@@ -124,16 +130,17 @@ def forward(
         for row in range(first + stripe, first + rows, STRIPES):
             p[row, lane] /= total
             if log:
-                y0[row, lane] = x0[row, lane] - (math.log(total) + largest)
+                y0[row, lane] = log_probability(x0[row, lane], math.log(total) + largest)
     if wants_1 or wants_2:
         r, s = inner_products(buffer, p, x1, x2, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             q = p[row, lane]
             u1, u2 = along(x1, x2, row, lane)
             if wants_1:
-                y1[row, lane] = u1 - r if log else q * (u1 - r)
+                y1[row, lane] = log_probability(u1, r) if log else probability(q, u1, r)
             if wants_2:
-                y2[row, lane] = u2 - s if log else q * (tilt_2(u2, u1 - r) - s)
+                tilted = tilt_2(u2, log_probability(u1, r))
+                y2[row, lane] = log_probability(u2, s) if log else probability(q, tilted, s)
 
 
 @kernel(per_pixel, ROW_BLOCK, with_log)
@@ -162,9 +169,10 @@ def backward(
         sum0 += f0 if log else p0 * f0
         if wants_1 or wants_2:
             f1 = g1[row, lane]
-            sum1 += f1 if log else p0 * f1 + p1 * f0
+            sum1 += f1 if log else product_1(p0, p1, f0, f1)
             if wants_2:
-                sum2 += g2[row, lane] if log else p0 * g2[row, lane] + p1 * f1 + p2 * f0
+                f2 = g2[row, lane]
+                sum2 += f2 if log else product_2(p0, p1, p2, f0, f1, f2)
     sum0 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum0)
     if wants_1 or wants_2:
         sum1 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum1)
@@ -173,18 +181,23 @@ def backward(
     for row in range(first + stripe, first + rows, STRIPES):
         p0, p1, p2 = probabilities(p, y1, y2, row, lane)
         f0 = g0[row, lane]
-        if wants_0:
-            h0[row, lane] = f0 - p0 * sum0 if log else p0 * (f0 - sum0)
-        if wants_1:
-            f1 = g1[row, lane]
-            h1[row, lane] = f1 - p0 * sum1 - p1 * sum0 if log else p0 * (f1 - sum1) + p1 * (f0 - sum0)
-        if wants_2:
-            f1, f2 = g1[row, lane], g2[row, lane]
-            h2[row, lane] = (
-                f2 - p0 * sum2 - p1 * sum1 - p2 * sum0
-                if log
-                else p0 * (f2 - sum2) + p1 * (f1 - sum1) + p2 * (f0 - sum0)
-            )
+        if log:
+            if wants_0:
+                h0[row, lane] = log_gradient_0(f0, p0, sum0)
+            if wants_1:
+                h1[row, lane] = log_gradient_1(g1[row, lane], p0, p1, sum0, sum1)
+            if wants_2:
+                h2[row, lane] = log_gradient_2(g2[row, lane], p0, p1, p2, sum0, sum1, sum2)
+        else:
+            u0 = f0 - sum0
+            if wants_0:
+                h0[row, lane] = p0 * u0
+            if wants_1 or wants_2:
+                u1 = g1[row, lane] - sum1
+                if wants_1:
+                    h1[row, lane] = product_1(p0, p1, u0, u1)
+                if wants_2:
+                    h2[row, lane] = product_2(p0, p1, p2, u0, u1, g2[row, lane] - sum2)
 
 
 @helper

@@ -1,8 +1,8 @@
-"""Sums that do not depend on chance, over blocks of threads and over vectors of parameters.
+"""Deterministic sums over blocks of threads and over vectors of parameters.
 
-A sum is made in three steps whose order is fixed by the sizes alone: each thread adds up its own terms and carries the
-rounding errors along (so that no float64 is needed for the sum of a million float32), a tree in shared memory adds the
-threads of a block, and blocks leave one number each, which the host or a second kernel adds up in their order.
+A sum is made in three steps whose order depends on the sizes alone: each thread adds up its own terms and compensates
+the rounding errors (so that no float64 is needed for the sum of a million float32), a tree in shared memory adds the
+threads of a block, and each block writes one number; the host or a second kernel adds these in the order of the blocks.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from rop.kernels.cuda.compile import (
     real,
 )
 
-PER_THREAD = 8  # terms of a sum for which a further block is worth while …
-MOST_BLOCKS = 256  # … and how many there are at most
+PER_THREAD = 8  # terms of a thread that amortise a further block
+MOST_BLOCKS = 256  # the largest number of blocks
 
 
 # ----------------------------------------------------------------------------------------------------------------- sums
 @helper
 def added(total, lost, term):
-    """total + term, and the rounding error of all additions so far (Kahan)."""
+    """total + term, and the rounding error of all additions so far (Kahan's summation)."""
     wanted = term - lost
     result = total + wanted
     return result, (result - total) - wanted
@@ -38,7 +38,7 @@ def added(total, lost, term):
 
 @helper
 def block_sum(buffer, thread, value):
-    """The sum of all threads' values, known to all of them; buffer is shared and has a place for each."""
+    """The sum of the values of all threads, returned to each of them; buffer (THREADS,) is shared."""
     buffer[thread] = value
     cuda.syncthreads()
     step = THREADS // 2
@@ -53,14 +53,26 @@ def block_sum(buffer, thread, value):
 
 
 @helper
-def stripe_sum(buffer, stripe, lane, value):
-    """The sum over the stripes of a block, lane by lane; buffer (STRIPES, WARP) is shared."""
+def sum_of_two(a, b):
+    return a + b
+
+
+@helper
+def larger_of_two(a, b):
+    return b if b > a else a
+
+
+combine: Any = None  # the operation of a reduction: bound below
+
+
+def _over_stripes(buffer, stripe, lane, value):
+    """The values of all stripes of a block combined, lane by lane; buffer (STRIPES, WARP) is shared."""
     buffer[stripe, lane] = value
     cuda.syncthreads()
     step = STRIPES // 2
     while step > 0:
         if stripe < step:
-            buffer[stripe, lane] += buffer[stripe + step, lane]
+            buffer[stripe, lane] = combine(buffer[stripe, lane], buffer[stripe + step, lane])
         cuda.syncthreads()
         step //= 2
     total = buffer[0, lane]
@@ -68,28 +80,17 @@ def stripe_sum(buffer, stripe, lane, value):
     return total
 
 
-@helper
-def stripe_largest(buffer, stripe, lane, value):
-    """The largest over the stripes of a block, lane by lane."""
-    buffer[stripe, lane] = value
-    cuda.syncthreads()
-    step = STRIPES // 2
-    while step > 0:
-        if stripe < step and buffer[stripe + step, lane] > buffer[stripe, lane]:
-            buffer[stripe, lane] = buffer[stripe + step, lane]
-        cuda.syncthreads()
-        step //= 2
-    best = buffer[0, lane]
-    cuda.syncthreads()
-    return best
+stripe_sum = helper(_over_stripes, combine=sum_of_two)
+stripe_largest = helper(_over_stripes, combine=larger_of_two)
 
 
 def blocks(count: int) -> int:
-    """How many partial sums there are of so many terms."""
+    """The number of partial sums of ``count`` terms."""
     return min(MOST_BLOCKS, blocks_of(count, THREADS * PER_THREAD))
 
 
 def _per_partial(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+    """A grid with a block for every partial sum."""
     return (given["partial"].shape[0],)
 
 
@@ -130,7 +131,7 @@ def distance(u: Vector, v: Vector, factor: Number, partial: Vector):
 
 @kernel(_per_partial)
 def differences(u: Vector, v: Vector, partial: Vector):
-    """How many numbers of u and v differ, block by block."""
+    """The number of places where u and v differ, block by block."""
     buffer = cuda.shared.array(THREADS, real)
     total = real(0)
     for i in range(cuda.grid(1), u.size, cuda.gridsize(1)):
@@ -143,7 +144,7 @@ def differences(u: Vector, v: Vector, partial: Vector):
 
 @kernel(_per_partial)
 def finite(x: Vector, partial: Vector):
-    """0 for every block whose numbers are all finite, NaN for the others: NaN and Inf make the product with 0 NaN."""
+    """0 for every block whose numbers are all finite, NaN for the others: NaN · 0 and Inf · 0 are NaN."""
     buffer = cuda.shared.array(THREADS, real)
     total = real(0)
     for i in range(cuda.grid(1), x.size, cuda.gridsize(1)):
