@@ -146,6 +146,30 @@ class Objective:
         other._bind(x, y)
         return other
 
+    def with_targets(self, y: Any, loss: Loss | None = None) -> Objective:
+        """The same net, inputs and settings with other targets, and with another loss if one is given."""
+        x = self._data.x.reshape(-1, *self._shape)
+        if loss is None:
+            return self.with_data(x, y)
+        settings: dict[str, Any] = {"training": self.training, "state": self._state, "check_finite": self.check_finite}
+        settings |= {"dtype": self.dtype, "device": self.device, "memory_limit": self.memory_limit}
+        return Objective(self.net, loss, x, y, **settings)
+
+    @property
+    def batch(self) -> int:
+        """The number of samples."""
+        return len(self._data.x)
+
+    @property
+    def scale(self) -> float:
+        """The factor of the samples' losses in f: 1 for reduction "sum", 1 / (sum of the weights) for "mean"."""
+        return self._data.scale
+
+    def sample_weights(self) -> np.ndarray:
+        """The weight of each sample in f, (batch,), scale included; of several pixels the mean."""
+        assert self._data.targets is not None
+        return self.scale * self._data.targets.weight.mean(axis=1).astype(np.float64)
+
     # ------------------------------------------------------------------------------------------------------ evaluation
     def at(self, w: Any) -> Point:
         """Loss and gradient at w: one forward and backward pass, which the point keeps."""

@@ -33,140 +33,91 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from rop.activations import Activations
 from rop.arguments import as_array, check_choice, check_float, check_int
 from rop.curvature.common import generator
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
-from rop.layers import Loss
+from rop.graph import Graph
+from rop.layers import Conv2d, Loss
 from rop.layers.base import Layer
 from rop.layers.kinds import record_of
-from rop.lowering.bilinear import Products
-from rop.objective import Objective, Point
+from rop.lowering.geometry import Geometry
+from rop.objective import Point
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
 
 PIECE = 1 << 22  # elements of unfolded input that are in memory at a time
 
-Rows = Callable[[int, int], np.ndarray]  # first row, number of rows -> (rows, lanes) of order 0
-
 
 # ------------------------------------------------------------------------------------------ what K-FAC reads of a point
-class Reading:
-    """What K-FAC reads of a point: batch, outputs, and what its Linear and Conv2d layers multiply.
+def _with_targets(p: Point, y: np.ndarray) -> Point:
+    """The point with other targets, all of which have the same weight."""
+    f, loss = p.objective, p.objective.loss
+    even = (
+        getattr(loss, "weight", None) is None
+        and not getattr(loss, "label_smoothing", 0.0)
+        and getattr(loss, "ignore_index", -1) < 0
+    )
+    plain = None if even else record_of(loss, "kfac").kind(reduction=loss.reduction)
+    return f.with_targets(y, plain).at(p.w)
 
-    Only this class and ``Use`` know how the engine keeps them.
+
+def _locations(use: Activations) -> int:
+    """In how many places of a sample the layer is applied: the pixels of its output."""
+    return math.prod(use.gradients.shape[2:])
+
+
+def _positions(net: Graph, layer: Any) -> np.ndarray:
+    """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
+    shapes, groups = layer.parameter_shapes(), getattr(layer, "groups", 1)
+    outputs = shapes["weight"][0] // groups
+    index = net.offset(layer, "weight") + np.arange(math.prod(shapes["weight"])).reshape(groups, outputs, -1)
+    if "bias" not in shapes:
+        return index
+    bias = net.offset(layer, "bias") + np.arange(groups * outputs).reshape(groups, outputs, 1)
+    return np.concatenate([index, bias], axis=2)
+
+
+def _windows(use: Activations) -> tuple[np.ndarray, np.ndarray]:
+    """The pixels that each place reads, (places, taps), and the image (pixels + 1, channels, samples), whose last pixel
+    is zero and stands for the padding."""
+    layer, x = cast(Conv2d, use.layer), use.inputs.reshape(*use.inputs.shape[:2], -1).transpose(2, 1, 0)
+    image, output = use.inputs.shape[2:], use.gradients.shape[2:]
+    geometry = Geometry(image, output, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+    pixel_in, pixel_out, tap = geometry.triples()
+    reads = np.full((math.prod(output), geometry.taps), len(x))
+    reads[pixel_out, tap] = pixel_in
+    return reads, np.concatenate([x, np.zeros((1, *x.shape[1:]))]).astype(np.float64)
+
+
+def _pairs(use: Activations) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """What a use of a layer multiplies, y = [W b] ā, in pieces of N places of samples.
+
+    Yields ā (groups, inputs + bias, N), the gradients of the outputs δ (groups, outputs, N), and the number of the
+    sample of each place (N,). Σ δ āᵀ is the contribution of the use to ∇f.
     """
-
-    def __init__(self, p: Point):
-        self._p, self._f = p, p._f
-        self.loss = p._f.loss
-        self.batch: int = p._f._workspace.batch
-        self.scale: float = p._f._data.scale  # of the objective: 1/(sum of the weights) for a mean, 1 for a sum
-
-    def name_of(self, layer: Layer) -> str:
-        return self._f.net.name_of(layer)
-
-    def weights(self) -> np.ndarray:
-        """The weight of each sample in the objective, (batch,)."""
-        targets = self._f._data.targets
-        assert targets is not None
-        return self.scale * targets.weight.mean(axis=1).astype(np.float64)
-
-    def outputs(self) -> np.ndarray:
-        """(batch, *output shape), as the point's own pass has them (in training mode, unlike net.predict)."""
-        plan = self._f._workspace.plan
-        value, shape = plan.output, plan.shapes[plan.graph.output]
-        parts = [rows(value.buffer.start[0], value.rows)[:, counted] for rows, counted, _ in self.tiles()]
-        z = np.concatenate(parts, axis=1).astype(np.float64)  # (pixel and channel, sample)
-        if not np.isfinite(z).all():
-            raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
-        return z.reshape(value.pixels, value.channels, -1).transpose(2, 1, 0).reshape(-1, *shape)
-
-    def with_targets(self, y: np.ndarray) -> Reading:
-        """The point with other targets, all of which have the same weight."""
-        f, loss = self._f, self.loss
-        x = f._data.x.reshape(-1, *f._shape)
-        even = (
-            getattr(loss, "weight", None) is None
-            and not getattr(loss, "label_smoothing", 0.0)
-            and getattr(loss, "ignore_index", -1) < 0
-        )
-        if even:
-            return Reading(f.with_data(x, y).at(self._p.w))
-        plain = record_of(loss, "kfac").kind(reduction=loss.reduction)
-        settings: dict[str, Any] = {"training": f.training, "state": f._state, "check_finite": f.check_finite}
-        settings |= {"dtype": f.dtype, "device": f.device, "memory_limit": f.memory_limit}
-        return Reading(Objective(f.net, plain, x, y, **settings).at(self._p.w))
-
-    def uses(self) -> list[Use]:
-        """Every use of every Linear and Conv2d layer, in the order of the net."""
-        return [Use(self, one) for one in self._f._workspace.plan.operations if isinstance(one, Products)]
-
-    def tiles(self) -> Iterator[tuple[Rows, np.ndarray, np.ndarray]]:
-        """For every tile: a function that gives its rows of order 0, which of its lanes hold samples, and those
-        samples' numbers."""
-        space = self._p._workspace
-        samples = self._f._data.samples.reshape(space.tiles, space.lanes)
-        for first, plane in space.planes(self._p._position):
-            for tile, words in enumerate(plane):
-
-                def rows(start: int, number: int, words: np.ndarray = words) -> np.ndarray:
-                    return words[start * space.lanes : (start + number) * space.lanes].reshape(number, space.lanes)
-
-                counted = samples[first + tile] >= 0
-                yield rows, counted, samples[first + tile][counted]
-
-
-class Use:
-    """One use of a Linear or Conv2d layer, y = [W b] ā at each of its locations."""
-
-    def __init__(self, reading: Reading, operation: Products):
-        self._reading, self._operation = reading, operation
-        self.layer: Layer = operation.layer
-        self.locations: int = operation.pixels  # per sample
-
-    def index(self) -> np.ndarray:
-        """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
-        operation = self._operation
-        shape = (operation.groups, operation.group_rows, operation.fan)
-        index = operation.weight_at + np.arange(math.prod(shape)).reshape(shape)
-        if operation.bias_at is None:
-            return index
-        bias = operation.bias_at + np.arange(operation.rows).reshape(operation.groups, operation.group_rows, 1)
-        return np.concatenate([index, bias], axis=2)
-
-    def pairs(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """What the layer multiplies, in pieces of N locations of samples.
-
-        Yields ā (groups, inputs + bias, N), the gradients of the outputs δ (groups, outputs, N), and the number of the
-        sample of each location (N,). Σ δ āᵀ is the contribution of this use to ∇f.
-        """
-        operation = self._operation
-        x, geometry, groups = operation.source, operation.geometry, operation.groups
-        pixel_in, pixel_out, tap = geometry.triples()
-        reads = np.full((operation.pixels, geometry.taps), operation.image_pixels)  # by default the pixel of zeros
-        reads[pixel_out, tap] = pixel_in
-        order = np.argsort(operation.weight_index()[0, 0].ravel())  # the order of W's columns
-        step = max(1, PIECE // (operation.inputs * geometry.taps * self._reading._f._workspace.lanes))
-        for rows, counted, samples in self._reading.tiles():
-            lanes = samples.size
-            image = rows(x.buffer.start[0], x.rows)[:, counted].reshape(operation.image_pixels, operation.inputs, lanes)
-            image = np.concatenate([image, np.zeros((1, operation.inputs, lanes))]).astype(np.float64)
-            delta = rows(operation.delta.start[0], operation.y.rows)[:, counted].astype(np.float64)
-            delta = delta.reshape(operation.pixels, groups, operation.group_rows, lanes).transpose(1, 2, 0, 3)
-            for first in range(0, operation.pixels, step):
-                a = image[reads[first : first + step]]  # (pixel, tap, channel, lane)
-                pixels = len(a)
-                a = a.reshape(pixels, geometry.taps, groups, operation.group_inputs, lanes).transpose(2, 1, 3, 0, 4)
-                a = a.reshape(groups, operation.fan, pixels * lanes)[:, order]
-                if operation.bias_at is not None:
-                    a = np.concatenate([a, np.ones((groups, 1, pixels * lanes))], axis=1)
-                g = delta[:, :, first : first + pixels].reshape(groups, operation.group_rows, pixels * lanes)
-                yield a, g, np.tile(samples, pixels)
+    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
+    delta = use.gradients.reshape(count, groups, use.gradients.shape[1] // groups, -1).transpose(1, 2, 3, 0)
+    delta = delta.astype(np.float64)  # (groups, outputs, places, samples)
+    if use.inputs.ndim == 2:
+        reads, image = np.zeros((1, 1), int), use.inputs.T[None].astype(np.float64)
+    else:
+        reads, image = _windows(use)
+    taps, channels = reads.shape[1], image.shape[1]
+    step = max(1, PIECE // (channels * taps * count))
+    for first in range(0, len(reads), step):
+        a = image[reads[first : first + step]]  # (place, tap, channel, sample)
+        places = len(a)
+        a = a.reshape(places, taps, groups, channels // groups, count).transpose(2, 3, 1, 0, 4)
+        a = a.reshape(groups, channels // groups * taps, places * count)
+        if "bias" in use.layer.parameter_shapes():
+            a = np.concatenate([a, np.ones((groups, 1, places * count))], axis=1)
+        yield a, delta[:, :, first : first + places].reshape(*delta.shape[:2], -1), np.tile(use.samples, places)
 
 
 # ----------------------------------------------------------------------------------------------- K and functions of it
@@ -304,16 +255,18 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Any = 0, 
     check_choice("kfac", "fisher", fisher, ("model", "empirical"))
     check_int("kfac", "draws", draws)
     rng = generator("kfac", seed)
-    sums, reading = Sums(), Reading(p)
+    sums, f = Sums(), p.objective
     with engine_lock():
         if fisher == "empirical":
-            sums.add(reading, np.full(reading.batch, 1 / reading.scale))
+            sums.add(p, np.full(f.batch, 1 / f.scale))
         else:
-            outputs = reading.outputs()
+            outputs = p.outputs().astype(np.float64)
+            if not np.isfinite(outputs).all():
+                raise RopError("kfac: the net's outputs are not finite, so no targets can be drawn from them")
             for _ in range(draws):
-                drawn = reading.with_targets(_draw(reading.loss, outputs, rng))
-                sums.add(drawn, reading.weights() / (draws * drawn.scale**2))
-    return Kfac(sums.blocks(reading), p.w.size, damping)
+                drawn = _with_targets(p, _draw(f.loss, outputs, rng))
+                sums.add(drawn, f.sample_weights() / (draws * drawn.objective.scale**2))
+    return Kfac(sums.blocks(f.net, f.batch), p.w.size, damping)
 
 
 def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -333,33 +286,30 @@ class Sums:
     def __init__(self) -> None:
         self._inputs: dict[Layer, np.ndarray] = {}  # (groups, inputs + bias, inputs + bias)
         self._outputs: dict[Layer, np.ndarray] = {}  # (groups, outputs, outputs)
-        self._locations: dict[Layer, int] = {}
+        self._places: dict[Layer, int] = {}  # places of all samples and uses
         self._index: dict[Layer, np.ndarray] = {}  # (groups, outputs, inputs + bias)
 
-    def add(self, reading: Reading, weight: np.ndarray) -> None:
+    def add(self, p: Point, weight: np.ndarray) -> None:
         """Adds a point's gradients, weighted by sample; its inputs too if it is the first point."""
-        first = not self._inputs
-        for use in reading.uses():
-            self._add_use(use, weight, first)
-
-    def _add_use(self, use: Use, weight: np.ndarray, first: bool) -> None:
-        layer = use.layer
-        for a, g, samples in use.pairs():
+        first, net = not self._inputs, p.objective.net
+        for use in p.activations():
+            layer = use.layer
+            for a, g, samples in _pairs(use):
+                if first:
+                    _accumulate(self._inputs, layer, a @ a.transpose(0, 2, 1))
+                _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
             if first:
-                _accumulate(self._inputs, layer, a @ a.transpose(0, 2, 1))
-            _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
-        if first:
-            self._locations[layer] = self._locations.get(layer, 0) + use.locations
-            self._index.setdefault(layer, use.index())
+                self._places[layer] = self._places.get(layer, 0) + len(use.samples) * _locations(use)
+                self._index.setdefault(layer, _positions(net, layer))
 
-    def blocks(self, reading: Reading) -> tuple[Block, ...]:
+    def blocks(self, net: Graph, batch: int) -> tuple[Block, ...]:
         """The means of the sums."""
         return tuple(
             Block(
-                reading.name_of(layer),
+                net.name_of(layer),
                 group,
-                A / reading.batch,
-                self._outputs[layer][group] / self._locations[layer],
+                A / batch,
+                self._outputs[layer][group] / (self._places[layer] // batch),
                 self._index[layer][group],
             )
             for layer, groups in self._inputs.items()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import rop
 from rop import eigen
-from rop.curvature.kfac import Kfac, Reading, kfac
+from rop.curvature.kfac import Kfac, _pairs, _positions, kfac
 from tests.helpers.zoo import normal, point
 from tests.helpers.zoo import settings as zoo
 
@@ -106,10 +106,10 @@ def at(name: str, **options: Any) -> Any:
 def gradient_from_pairs(p: Any) -> np.ndarray:
     """∇f of the linear and convolutional layers as Σ δ āᵀ, NaN for other parameters."""
     result = np.full(p.w.size, np.nan)
-    for use in Reading(p).uses():
-        places = use.index()
+    for use in p.activations():
+        places = _positions(p.objective.net, use.layer)
         result[places] = np.where(np.isnan(result[places]), 0, result[places])
-        for a, g, _ in use.pairs():
+        for a, g, _ in _pairs(use):
             result[places] += g @ a.transpose(0, 2, 1)
     return result
 
@@ -196,10 +196,10 @@ def test_factors_of_a_small_cnn_against_torch() -> None:
 def test_uses_of_a_tied_layer_count_like_locations() -> None:
     p = at("tied convolution")
     (tied,) = [block for block in kfac(p, fisher="empirical").blocks if block.layer == "0"]
-    uses = [use for use in Reading(p).uses() if p._f.net.name_of(use.layer) == "0"]
+    uses = [use for use in p.activations() if p.objective.net.name_of(use.layer) == "0"]
     inputs, outputs = 0.0, 0.0
     for use in uses:
-        for a, g, _ in use.pairs():
+        for a, g, _ in _pairs(use):
             inputs, outputs = inputs + a[0] @ a[0].T, outputs + g[0] @ g[0].T
     np.testing.assert_allclose(tied.A, inputs / BATCH, rtol=1e-12)
     np.testing.assert_allclose(tied.G, BATCH * outputs / (16 + 4), rtol=1e-12)  # 4×4 and 2×2 pixels
