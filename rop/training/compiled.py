@@ -14,9 +14,10 @@ import numba
 import numpy as np
 
 from rop.devices.batch import DEFAULT_MEMORY, Data
+from rop.devices.cpu.execution import CANCELLABLE_WORK
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
-from rop.devices.cpu.workspace import CANCELLABLE_WORK, CpuWorkspace
+from rop.devices.cpu.workspace import CpuWorkspace
 from rop.devices.lock import engine_lock, in_home_process
 from rop.kernels.cpu import training as compiled
 from rop.kernels.rules import Given, Setting
@@ -73,11 +74,11 @@ class CompiledSteps(Steps):
             self._velocity = aligned(n, self.dtype)
         for name, array in (("before", self._before), ("velocity", self._velocity), ("squares", self._squares)):
             if array is not None:
-                space.watch(name, array)
+                space.memory.watch(name, array)
         layers = [(one, self.net.name_of(one.operation.layer)) for one in space.lowered.normalisations]
         rows = [
             [
-                space.address("channels0") + one.table_at[0] * self.dtype.itemsize,
+                space.memory.address("channels0") + one.table_at[0] * self.dtype.itemsize,
                 one.operation.channels,
                 self._state[f"{name}.running_mean"].ctypes.data,
                 self._state[f"{name}.running_var"].ctypes.data,
@@ -124,7 +125,7 @@ class CompiledSteps(Steps):
             else:
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
-            self._space.check_guards(self._passes, (first + max(done - 1, 0)) * self._space.tiles)
+            self._space.execution.check_guards(self._passes, (first + max(done - 1, 0)) * self._space.tiles)
         if not whole:  # cancelled in the middle of a step, which will start again
             self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
         failed = whole and done < count
@@ -148,7 +149,7 @@ class CompiledSteps(Steps):
         def call() -> None:
             done[0] = self._call(first, count, before)
 
-        whole = self._space.call_aside(call, stop or (lambda: False))
+        whole = self._space.execution.call_aside(call, stop or (lambda: False))
         return done[0], whole
 
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
@@ -172,7 +173,7 @@ class CompiledSteps(Steps):
         return done
 
     def _describe(self) -> np.ndarray:
-        space, at = self._space, self._space.address
+        space, at = self._space, self._space.memory.address
         targets = self._data.targets
         assert targets is not None
         data = self._epoch_data = Data(self._data.x, targets, 1.0, self._samples)
@@ -187,7 +188,7 @@ class CompiledSteps(Steps):
         words = {
             compiled.TILES: space.tiles,
             compiled.LANES: space.lanes,
-            compiled.CANCEL: space.cancel_address,
+            compiled.CANCEL: space.execution.cancel_address,
             compiled.W: at("w"),
             compiled.V: at("v0"),
             compiled.GRAD: at("out0"),

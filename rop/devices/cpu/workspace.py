@@ -8,8 +8,7 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,28 +16,25 @@ import numpy as np
 
 from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu import guard
-from rop.devices.cpu.code import Bound, Region
+from rop.devices.cpu.code import Bound
 from rop.devices.cpu.emit import Lowered, result_region
-from rop.devices.cpu.memory import SCRATCH_ROWS
-from rop.devices.cpu.threads import Cancellation
+from rop.devices.cpu.execution import Execution
+from rop.devices.cpu.regions import Regions, Tiling
 from rop.devices.cpu.vectors import Vectors, aligned
-from rop.devices.lock import in_home_process
 from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
 from rop.kernels.cpu import batchnorm
 from rop.kernels.cpu.gemm import SPAN
-from rop.kernels.cpu.interpreter import runner
 from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
-from rop.lowering import ORDERS, Plan, outline
+from rop.lowering import Plan, outline
 
 LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
 CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
 CHUNK_TILES = 64  # … nor should its number of tiles exceed this, …
 CHUNK_LEAST = 4  # … but a chunk has at least this number of tiles, for threads to share
 BLOCK_OF_VECTORS = 8  # directions that go through the network together
-CANCELLABLE_WORK = 5e10  # instructions times bytes of a call that may take a tenth of a second: Ctrl-C must reach it
 
 
 def choose_lanes(plan: Plan, batch: int) -> int:
@@ -79,11 +75,10 @@ class CpuWorkspace(Workspace):
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
-        self._cancellation = Cancellation()
-        self.cancel_address = self._cancellation.address
         ensure_compiled(self.dtype)
         self.vectors = Vectors(plan.graph.size, self.dtype)
-        self._allocate()
+        self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
+        self.execution = Execution(self.memory, self.forget)
 
     @classmethod
     def of(
@@ -106,83 +101,14 @@ class CpuWorkspace(Workspace):
         per_tile = 3 * (self.stride + self.layout.partial_size * self.plan.itemsize)
         return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
 
-    def _allocate(self) -> None:
-        plan, layout, dtype, item = self.plan, self.layout, self.dtype, self.plan.itemsize
-        self._arrays: dict[str, np.ndarray] = {}
-        self._guards = guard.Guards()
-        self._spaces: dict[str, Region] = {"number": Region(0)}
-        for k in ORDERS:
-            whole = k < self.kept and self.tiles > self.chunk
-            count = (self.tiles if whole else self.chunk) * self.stride // item
-            self._space(f"plane{k}", count, dtype, self.stride, whole)
-            self._space(f"energy{k}", self.tiles, np.float64, 8, self.tiles > self.chunk)
-        self.partial_step = -(-layout.partial_size * item // 64) * 64 + 64
-        sums_step = 8 * (layout.sizes["sums"] + 8)
-        self._spaces["partial_step"] = Region(self.partial_step)
-        self._spaces["sums_step"] = Region(sums_step)
-        self._space("sums", self.chunk * sums_step // 8, np.float64, sums_step)
-        self._space("scratch", self.chunk * SCRATCH_ROWS * self.lanes, dtype, SCRATCH_ROWS * layout.lane_bytes)
-        for name, kind in (("batch", dtype), ("totals", np.float64), ("state", dtype)):
-            self._space(name, layout.sizes[name], kind)
-        self._space("zeros", layout.zero_rows * self.lanes, dtype)
-        self._space("ones", max((n.channels for n in plan.normalisations), default=1), dtype)
-        self._arrays["ones"][:] = 1
-        self._space("tile_count", 1, np.int64)
-        self._space("scale", 1, np.float64)
-        tile = np.arange(self.chunk, dtype=np.int64)
-        self._space("tile_segments", 3 * self.chunk, np.int64)
-        self._arrays["tile_segments"][:] = np.stack(
-            [tile * self.stride // item, tile * self.stride, np.full_like(tile, self.lanes)], axis=1
-        ).ravel()
-        for name in ("x", "samples", "labels", "dense", "weight", "outputs"):
-            step = {"samples": 8 * self.lanes, "outputs": plan.output.rows * layout.lane_bytes}.get(name, 0)
-            self._spaces[name] = Region(0, step, True)
-        self._for_parameters("w", 0)
-
-    def _space(self, name: str, count: int, dtype: Any, step: int = 0, whole: bool = False) -> np.ndarray:
-        array = aligned(count, dtype)
-        self._arrays[name] = array
-        self._spaces[name] = Region(int(array.ctypes.data), step, whole)
-        if guard.ACTIVE:
-            self._guard(name, array, step)
-        return array
-
-    def _guard(self, name: str, array: np.ndarray, step: int) -> None:
-        """Watches the guard zones around a space and between its pieces, those of each tile if it has a step."""
-        self.watch(name, array)
-        layout, kind = self.layout, name.rstrip("0123456789")
-        if name == "zeros":
-            self._guards.constant(name, array)
-        gaps, unit = layout.gaps.get(name if kind == "plane" else kind, []), self.lanes if kind == "plane" else 1
-        used = {"plane": max(layout.plane_rows.values()), "sums": layout.sizes["sums"]}.get(kind)
-        if kind == "partial":
-            gaps, used = layout.partial_gaps(), layout.partial_size
-        tiles = array.reshape(-1, step // array.itemsize) if step and used is not None else array[None]
-        if used is not None:
-            gaps = [*gaps, (used, tiles.shape[1] // unit - used)]
-        for start, length in gaps:
-            self._guards.gap(f"in {name} after {start}", tiles[:, start * unit : (start + length) * unit])
-
-    def watch(self, name: str, array: np.ndarray) -> None:
-        """Lets the guard mode look after the gaps around an array of ``aligned``."""
-        if guard.ACTIVE:
-            self._guards.watch(guard.edges(name, array))
-
-    def _for_parameters(self, name: str, version: int) -> None:
-        """Room for a vector of parameters, w or a direction, for its panels and for what batchnorm makes of it."""
-        n = self.plan.graph.size
-        self._space(name, n, self.dtype)
-        self._space(f"packed{version}", self.layout.sizes["packed"], self.dtype)
-        self._space(f"panels{version}", self.layout.sizes["panels"], self.dtype)
-        self._space(f"channels{version}", self.layout.sizes["channels"], self.dtype)
-
     def array(self, name: str) -> np.ndarray:
-        return self._arrays[name]
+        """A region as an array."""
+        return self.memory[name]
 
     def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
         self.release(name)
-        return self.vectors.copy_into(self._arrays[name], vector)
+        return self.vectors.copy_into(self.memory[name], vector)
 
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
@@ -203,19 +129,19 @@ class CpuWorkspace(Workspace):
 
     def release(self, name: str) -> None:
         if self._lent.pop(name, None) is not None:
-            self._places[name] = self.address(name)
+            self._places[name] = self.memory.address(name)
 
     def holds(self, name: str, vector: np.ndarray) -> bool:
-        return np.array_equal(self._arrays[name][: vector.size], vector)
+        return np.array_equal(self.memory[name][: vector.size], vector)
 
     def energy(self, k: int) -> float:
-        return math.fsum(self._arrays[f"energy{k}"][: self.tiles].tolist())
+        return math.fsum(self.memory[f"energy{k}"][: self.tiles].tolist())
 
     def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
         """Name, mean, variance and number of values per channel of every batchnorm layer."""
         for emitter in self.lowered.normalisations:
             c = emitter.operation.channels
-            table = self._arrays["channels0"][emitter.table_at[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
+            table = self.memory["channels0"][emitter.table_at[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
             yield (
                 self.plan.graph.name_of(emitter.operation.layer),
                 table[batchnorm.MEAN],
@@ -226,34 +152,27 @@ class CpuWorkspace(Workspace):
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
         """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed
         again chunk by chunk."""
-        plane = self._arrays["plane0"].reshape(-1, self.stride // self.dtype.itemsize)
+        plane = self.memory["plane0"].reshape(-1, self.stride // self.dtype.itemsize)
         if self.kept:
             yield 0, plane[: self.tiles]
             return
         ready = self.bound(((0, 0),), (0,))
         for first in range(0, self.tiles, self.chunk):
             tiles = min(self.chunk, self.tiles - first)
-            self._execute(ready.bound, first, tiles)
+            self.execution.run(ready.bound, first, tiles)
             yield first, plane[:tiles]
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
         for emitter in self.lowered.normalisations:
             name, channels = self.plan.graph.name_of(emitter.operation.layer), emitter.operation.channels
-            place = self._arrays["state"][emitter.state_at : emitter.state_at + 2 * channels]
+            place = self.memory["state"][emitter.state_at : emitter.state_at + 2 * channels]
             place[:channels] = state[f"{name}.running_mean"]
             place[channels:] = state[f"{name}.running_var"]
 
-    def address(self, name: str) -> int:
-        return self._spaces[name].address
-
     def poison(self) -> None:
         """Fills everything that a pass must write before it reads with NaN (for tests)."""
-        for name, array in self._arrays.items():
-            scratch = name.startswith(("plane", "partial", "packed", "panels", "channels", "out", "energy", "sums"))
-            if scratch or name in ("batch", "totals", "scratch"):
-                array[:] = np.nan
-        self._guards.arm()
+        self.memory.poison()
         self.forget()
 
     # ---------------------------------------------------------------------------------------------------------- passes
@@ -265,9 +184,8 @@ class CpuWorkspace(Workspace):
         return 1 if at_hand and self.vectors.are_long else BLOCK_OF_VECTORS
 
     def ensure_direction(self, index: int) -> None:
-        """Room for direction number ``index``."""
-        if f"v{index}" not in self._arrays:
-            self._for_parameters(f"v{index}", 1 + index)
+        """Makes sure that there is memory for direction number ``index``."""
+        self.memory.add_parameters(f"v{index}", 1 + index)
 
     def passes(self) -> list[Bound]:
         """The passes that have run so far."""
@@ -294,31 +212,21 @@ class CpuWorkspace(Workspace):
         code = self.lowered.emit_pass(orders, results) if self.plan.gradients else self.lowered.emit_outputs()
         n = self.plan.graph.size
         return Pass(
-            Bound(code, self._spaces, self.dtype), [self._arrays[result_region(orders, i)][:n] for i in results]
+            Bound(code, self.memory.table, self.dtype), [self.memory[result_region(orders, i)][:n] for i in results]
         )
 
     def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
-        """Room for the results of a pass."""
-        slots = 1 if self.lowered.collects_at_once else len(results)
-        for slot in range(slots):
-            if f"partial{slot}" not in self._arrays:
-                self._space(
-                    f"partial{slot}",
-                    self.chunk * self.partial_step // self.plan.itemsize,
-                    self.dtype,
-                    self.partial_step,
-                )
+        """Makes sure that there is memory for the results of a pass."""
+        self.memory.add_slots(1 if self.lowered.collects_at_once else len(results))
         for i in results:
-            name = result_region(orders, i)
-            if name not in self._arrays:
-                self._space(name, self.plan.graph.size, self.dtype)
+            self.memory.add_result(result_region(orders, i))
 
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read."""
         if data is not self._data:
             self._data = data
             self.forget()
-            self._arrays["scale"][0] = data.scale
+            self.memory["scale"][0] = data.scale
 
     def run(self, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
@@ -328,7 +236,7 @@ class CpuWorkspace(Workspace):
             return self._run_at_once(ready, orders, results, into)
         sums = [np.zeros(self.plan.graph.size) for _ in results]
         for first in range(0, self.tiles, self.chunk):
-            self._execute(ready.bound, first, min(self.chunk, self.tiles - first))
+            self.execution.run(ready.bound, first, min(self.chunk, self.tiles - first))
             for total, result in zip(sums, ready.results, strict=True):
                 total += result
         if into is None:
@@ -342,7 +250,7 @@ class CpuWorkspace(Workspace):
     ) -> list[np.ndarray]:
         n = self.plan.graph.size
         if not self.vectors.are_long:
-            self._execute(ready.bound, 0, self.tiles)
+            self.execution.run(ready.bound, 0, self.tiles)
             if into is None:
                 return [result.copy() for result in ready.results]
             for place, result in zip(into, ready.results, strict=True):
@@ -352,9 +260,9 @@ class CpuWorkspace(Workspace):
         arrays = [self.vectors.fresh() for _ in names] if into is None else into
         ready.bound.move({name: array.ctypes.data for name, array in zip(names, arrays, strict=True)})
         try:
-            self._execute(ready.bound, 0, self.tiles, arrays)
+            self.execution.run(ready.bound, 0, self.tiles, arrays)
         finally:
-            ready.bound.move({name: self.address(name) for name in names})
+            ready.bound.move({name: self.memory.address(name) for name in names})
         return arrays
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
@@ -364,48 +272,6 @@ class CpuWorkspace(Workspace):
         place = aligned(result.size, self.dtype).reshape(result.shape) if guard.ACTIVE else result
         bound.move(data.addresses(place))
         for first in range(0, self.tiles, self.chunk):
-            self._execute(bound, first, min(self.chunk, self.tiles - first), [place])
+            self.execution.run(bound, first, min(self.chunk, self.tiles - first), [place])
         if place is not result:
             result[:] = place
-
-    def _execute(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
-        """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
-        self._arrays["tile_count"][0] = tiles
-        arguments = (*bound.address, tiles, first, self.cancel_address)
-        around = [zone for array in results for zone in guard.edges("a result", array)] if guard.ACTIVE else []
-        for zone in around:
-            zone.fill()
-        if len(bound.table) * self.stride * tiles >= CANCELLABLE_WORK:
-            self.call_aside(lambda: runner(in_home_process())(*arguments))
-        else:
-            parallel = in_home_process() and bound.pace.parallel()
-            start = time.perf_counter()
-            runner(parallel)(*arguments)
-            bound.pace.measured(parallel, time.perf_counter() - start)
-        self.check_guards([bound], first, around)
-
-    def check_guards(self, passes: Sequence[Bound], first: int, results: Sequence[guard.Zone] = ()) -> None:
-        """In guard mode, compares the canaries after these passes and names the kernel that changed one."""
-        if not guard.ACTIVE:
-            return
-        names = [name for bound in passes for name in bound.names]
-        rows = [(bound, row) for bound in passes for row in range(len(bound.names))]
-
-        def run_one(i: int) -> None:
-            bound, row = rows[i]
-            stage = bound.alone(row)
-            runner(False)(
-                bound.address[0], stage.ctypes.data, 1, int(self._arrays["tile_count"][0]), first, self.cancel_address
-            )
-
-        self._guards.check(names, run_one, results)
-
-    def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
-        """A long compiled call that Ctrl-C and ``stop`` can cancel; returns whether it was completed."""
-        completed = False
-        try:
-            completed = self._cancellation.call(function, stop)
-        finally:
-            if not completed:
-                self.forget()
-        return completed

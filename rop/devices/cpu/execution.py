@@ -1,0 +1,67 @@
+"""Running a pass: with or without threads, cancellable if it takes long, its memory compared in guard mode."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from rop.devices.cpu import guard
+from rop.devices.cpu.code import Bound
+from rop.devices.cpu.regions import Regions
+from rop.devices.cpu.threads import Cancellation
+from rop.devices.lock import in_home_process
+from rop.kernels.cpu.interpreter import runner
+
+CANCELLABLE_WORK = 5e10  # instructions times bytes of a call that may take a tenth of a second: Ctrl-C must reach it
+
+
+class Execution:
+    """Runs passes over the tiles of a workspace's regions; ``forget`` is called when a pass was cancelled midway."""
+
+    def __init__(self, memory: Regions, forget: Callable[[], None]):
+        self._memory, self._forget = memory, forget
+        self._cancellation = Cancellation()
+        self.cancel_address = self._cancellation.address
+
+    def run(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
+        """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
+        self._memory["tile_count"][0] = tiles
+        arguments = (*bound.address, tiles, first, self.cancel_address)
+        around = [zone for array in results for zone in guard.edges("a result", array)] if guard.ACTIVE else []
+        for zone in around:
+            zone.fill()
+        if len(bound.table) * self._memory.tiling.stride * tiles >= CANCELLABLE_WORK:
+            self.call_aside(lambda: runner(in_home_process())(*arguments))
+        else:
+            parallel = in_home_process() and bound.pace.parallel()
+            start = time.perf_counter()
+            runner(parallel)(*arguments)
+            bound.pace.measured(parallel, time.perf_counter() - start)
+        self.check_guards([bound], first, around)
+
+    def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
+        """A long compiled call that Ctrl-C and ``stop`` can cancel; returns whether it was completed."""
+        completed = False
+        try:
+            completed = self._cancellation.call(function, stop)
+        finally:
+            if not completed:
+                self._forget()
+        return completed
+
+    def check_guards(self, passes: Sequence[Bound], first: int, results: Sequence[guard.Zone] = ()) -> None:
+        """In guard mode, compares the canaries after these passes and names the kernel that changed one."""
+        if not guard.ACTIVE:
+            return
+        rows = [(bound, row) for bound in passes for row in range(len(bound.names))]
+        tiles = int(self._memory["tile_count"][0])
+
+        def run_one(i: int) -> None:
+            bound, row = rows[i]
+            stage = bound.alone(row)
+            runner(False)(bound.address[0], stage.ctypes.data, 1, tiles, first, self.cancel_address)
+
+        self._memory.guards.check([bound.names[row] for bound, row in rows], run_one, results)
