@@ -39,26 +39,13 @@ def products(
         first = peek(bounds + 8 * p)
         count = (peek(bounds + 8 * p + 8) - first) // SEGMENT
         multiply(
-            c + p * c_step,
-            lane_bytes,
-            rows,
-            a_step,
-            layout,
-            lane_bytes,
-            lane_bytes,
-            bias,
-            bias_step,
-            relu,
-            mask + p * c_step if mask != 0 else 0,
-            terms,
-            a0,
-            b0,
-            a1,
-            b1,
-            a1,
-            b1,
-            first,
-            count,
+            (c + p * c_step, lane_bytes),
+            (rows, a_step, layout),
+            (lane_bytes, lane_bytes),
+            (bias, bias_step),
+            (relu, mask + p * c_step if mask != 0 else 0),
+            (terms, a0, b0, a1, b1, a1, b1),
+            (first, count),
         )
 
 
@@ -70,26 +57,13 @@ def linear_weight_gradient(
     segment for each, of ``count`` tiles (the address of their number): then the sums over tiles stay in registers.
     ``columns`` are the bytes of a row of C in whole blocks; this unit has at most ``most`` of those after ``done``."""
     multiply(
-        c,
-        c_step,
-        rows,
-        lane_bytes,
-        BY_ROWS,
-        min(most, columns - done),
-        x_step,
-        zeros,
-        0,
-        0,
-        0,
-        terms,
-        a0,
-        b0,
-        a1,
-        b1,
-        a2,
-        b2,
-        segments,
-        peek(count),
+        (c, c_step),
+        (rows, lane_bytes, BY_ROWS),
+        (min(most, columns - done), x_step),
+        (zeros, 0),
+        (0, 0),
+        (terms, a0, b0, a1, b1, a2, b2),
+        (segments, peek(count)),
     )
 
 
@@ -105,7 +79,7 @@ def conv_weight_gradient(
     a2,
     b2,
     groups,
-    group_count,
+    count,
     lane_bytes,
     a_rows,
     a_pixels,
@@ -118,22 +92,11 @@ def conv_weight_gradient(
     lane_dots(
         d,
         rows,
-        terms,
-        a0,
-        b0,
-        a1,
-        b1,
-        a2,
-        b2,
-        groups,
-        group_count,
+        (terms, a0, b0, a1, b1, a2, b2),
+        (groups, count),
         lane_bytes,
-        a_rows,
-        a_pixels,
-        a_grouped,
-        b_rows,
-        b_pixels,
-        b_grouped,
+        (a_rows, a_pixels, a_grouped),
+        (b_rows, b_pixels, b_grouped),
     )
 
 
@@ -157,7 +120,7 @@ def _emit_row_sums(e: Emitter, d, g, rows, pixels, pixel_bytes, row_bytes) -> No
     e.switch(rows, {m: version(m) for m in range(1, DOT_ROWS + 1)})
 
 
-row_sums = PerPrecision(vector_function(6, _emit_row_sums))
+row_sums = PerPrecision(vector_function(_emit_row_sums))
 
 
 @kernel
@@ -172,7 +135,7 @@ def _emit_copy(e: Emitter, y, x) -> None:
         e.store(e.load(e.at(x, lane)), e.at(y, lane))
 
 
-copy_block = PerPrecision(vector_function(2, _emit_copy))
+copy_block = PerPrecision(vector_function(_emit_copy))
 
 
 @helper
@@ -233,7 +196,7 @@ def _emit_copy_columns(e: Emitter, y, x, x_step, rows, columns) -> None:
     e.switch(columns, {m: version(m) for m in range(1, PANEL + 1)})
 
 
-copy_columns = PerPrecision(vector_function(5, _emit_copy_columns))
+copy_columns = PerPrecision(vector_function(_emit_copy_columns))
 
 
 @kernel

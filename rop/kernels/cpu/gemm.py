@@ -5,11 +5,13 @@
 
 All terms of an order (W x¹ + V x⁰, say) are added up in registers and stored once. A *segment* is a run of consecutive
 rows of B that meets consecutive j: a linear layer has one, a pixel of a convolution one per row of its window, so
-there is no im2col copy and padding is left out exactly.
+there is no im2col copy and padding is left out exactly. Arguments that belong together are tuples: ``terms`` is the
+number of terms and the addresses of their factors, ``segments`` is the address of the first segment and their number.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -21,11 +23,12 @@ from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Emitter, const, peek, ve
 PANEL, SPAN, DOT_COLUMNS, L1 = UNIT.panel, UNIT.span, UNIT.dot_columns, UNIT.l1
 DOT_ROWS = 4
 SEGMENT = 24  # bytes: first j, byte offset in B, length
+TERMS = 7  # of a sum over orders: number of terms, then a0, b0, a1, b1, a2, b2, of which those beyond it are not read
 # How A (row, j) lies: row after row, column after column, or in panels [j][row in the panel].
 BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)
 
 
-def _term(e: Emitter, index: Any, addresses: tuple[Any, ...]) -> Any:
+def _term(e: Emitter, index: Any, addresses: Sequence[Any]) -> Any:
     """addresses[index], for an index known only at run time."""
     chosen = addresses[0]
     for i, address in enumerate(addresses[1:], start=1):
@@ -33,17 +36,18 @@ def _term(e: Emitter, index: Any, addresses: tuple[Any, ...]) -> Any:
     return chosen
 
 
-def _panel_sums(
-    e: Emitter, rows, lanes, terms, a, b, segments, segment_count, row_step, column_step, b_step
-) -> list[Any]:
+def _panel_sums(e: Emitter, rows: int, lanes: range, terms, segments, steps) -> list[Any]:
     """The sums of one panel, for each row its vectors at the offsets ``lanes``; A[j, i] lies at
     a + j·column_step + i·row_step."""
+    count, *factors = terms
+    first_segment, segment_count = segments
+    row_step, column_step, b_step = steps
 
     def term(t, sums):
-        a_t, b_t = _term(e, t, a), _term(e, t, b)
+        a, b = _term(e, t, factors[::2]), _term(e, t, factors[1::2])
 
         def segment(s, sums):
-            where = e.at(segments, e.b.mul(s, const(SEGMENT)))
+            where = e.at(first_segment, e.b.mul(s, const(SEGMENT)))
             first, offset, length = (e.load_int(e.at(where, 8 * i)) for i in range(3))
 
             def step(j, carried):
@@ -55,39 +59,17 @@ def _panel_sums(
                     new += [e.fma(scale, vector, sums[len(lanes) * i + v]) for v, vector in enumerate(vectors)]
                 return [*new, e.at(a_j, column_step), e.at(b_j, b_step)]
 
-            start = [e.at(a_t, e.b.mul(first, column_step)), e.at(b_t, offset)]
+            start = [e.at(a, e.b.mul(first, column_step)), e.at(b, offset)]
             return e.loop(length, [*sums, *start], step)[:-2]
 
         return e.loop(segment_count, sums, segment)
 
-    return e.loop(terms, [e.number(0)] * (len(lanes) * rows), term)
+    return e.loop(count, [e.number(0)] * (len(lanes) * rows), term)
 
 
-def _panel(
-    e: Emitter,
-    rows,
-    lanes,
-    c,
-    c_step,
-    bias,
-    relu,
-    mask,
-    terms,
-    a0,
-    b0,
-    a1,
-    b1,
-    a2,
-    b2,
-    segments,
-    segment_count,
-    row_step,
-    column_step,
-    b_step,
-) -> None:
-    sums = _panel_sums(
-        e, rows, lanes, terms, (a0, a1, a2), (b0, b1, b2), segments, segment_count, row_step, column_step, b_step
-    )
+def _panel(e: Emitter, rows: int, lanes: range, c, bias, gate, terms, segments, steps) -> None:
+    sums = _panel_sums(e, rows, lanes, terms, segments, steps)
+    (c, c_step), (relu, mask) = c, gate
     places = [e.at(e.b.mul(c_step, const(i)), lane) for i in range(rows) for lane in lanes]
     biases = [e.broadcast(e.at(bias, e.size * i)) for i in range(rows)]
     values = [e.b.fadd(total, biases[i // len(lanes)]) for i, total in enumerate(sums)]
@@ -103,15 +85,15 @@ def _panel(
                 e.store(e.b.select(off, zero, value), e.at(c, place))
 
 
-def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
+def _emit_panel(e: Emitter, shape, c, bias, gate, terms, segments, steps) -> None:
     """One version per number of rows and bytes of lanes, and another for rows of A that are ``adjacent``: a constant
-    stride saves address arithmetic, which matters in short sums."""
-    c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count, row_step, column_step, b_step = rest
-    head = (c, c_step, bias, relu, mask, terms, a0, b0, a1, b1, a2, b2, segments, count)
+    stride saves address arithmetic, which matters in short sums. ``c`` is (address, step), ``gate`` (relu, mask)."""
+    rows, adjacent, span = shape
+    row_step, column_step, b_step = steps
 
     def version(m: int, constant: int, size: int):
-        step = const(e.size) if constant else row_step
-        return lambda: _panel(e, m, range(0, size, VECTOR), *head, step, column_step, b_step)
+        known = (const(e.size) if constant else row_step, column_step, b_step)
+        return lambda: _panel(e, m, range(0, size, VECTOR), c, bias, gate, terms, segments, known)
 
     asked = e.at(rows, e.b.mul(adjacent, const(16)), span)
     e.switch(
@@ -125,7 +107,7 @@ def _emit_panel(e: Emitter, rows, adjacent, span, *rest) -> None:
     )
 
 
-panel = PerPrecision(vector_function(20, _emit_panel))
+panel = PerPrecision(vector_function(_emit_panel, shape=3, c=2, gate=2, terms=TERMS, segments=2, steps=3))
 
 
 @helper
@@ -135,59 +117,35 @@ def share(parts, index, total):
 
 
 @helper
-def multiply(
-    c,
-    c_step,
-    rows,
-    a_step,
-    layout,
-    lane_bytes,
-    b_step,
-    bias,
-    bias_step,
-    relu,
-    mask,
-    terms,
-    a0,
-    b0,
-    a1,
-    b1,
-    a2,
-    b2,
-    segments,
-    count,
-):
-    """C (rows, lanes) = bias + Σ_terms A B over the given segments. a_step is the bytes from a row of A to the next, or
-    from a column to the next if it lies BY_COLUMNS; in panels, what a row takes."""
+def multiply(c, a, b, bias, gate, terms, segments):
+    """C (rows, lanes) = bias + Σ_terms A B over the given segments.
+
+    c      address, bytes from row to row
+    a      rows, step, layout: the step is the bytes from a row of A to the next, or from a column to the next if it
+           lies BY_COLUMNS; in panels, what a row takes
+    b      bytes of lanes, bytes from row to row
+    bias   address, bytes from row to row
+    gate   relu, mask: with ``relu`` negative results become 0; with ``mask``, an array that lies like C or the address
+           0, so do those where it is ≤ 0
+    """
+    (c, c_step), (rows, a_step, layout), (lane_bytes, b_step) = c, a, b
+    (bias, bias_step), (relu, mask), (count, a0, b0, a1, b1, a2, b2) = bias, gate, terms
     panels = (rows + PANEL - 1) // PANEL
     k = 0
     for index in range(panels):
         m = share(panels, index, rows)
-        a = k * (itemsize if layout == BY_COLUMNS else a_step)
+        skipped = k * (itemsize if layout == BY_COLUMNS else a_step)
         column_step = itemsize if layout == BY_ROWS else a_step if layout == BY_COLUMNS else m * itemsize
         place = k * c_step
         for t in range(0, lane_bytes, SPAN):
             panel(
-                m,
-                0 if layout == BY_ROWS else 1,
-                min(SPAN, lane_bytes - t),
-                c + place + t,
-                c_step,
+                (m, 0 if layout == BY_ROWS else 1, min(SPAN, lane_bytes - t)),
+                (c + place + t, c_step),
                 bias + bias_step * k,
-                relu,
-                mask + place + t if mask != 0 else 0,
-                terms,
-                a0 + a,
-                b0 + t,
-                a1 + a,
-                b1 + t,
-                a2 + a,
-                b2 + t,
+                (relu, mask + place + t if mask != 0 else 0),
+                (count, a0 + skipped, b0 + t, a1 + skipped, b1 + t, a2 + skipped, b2 + t),
                 segments,
-                count,
-                a_step,
-                column_step,
-                b_step,
+                (a_step, column_step, b_step),
             )
         k += m
 
@@ -224,38 +182,18 @@ def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
     store(e.shuffle(total, total, [0, n // 2, n // 4, 3 * n // 4]), place)
 
 
-def _dots(
-    e: Emitter,
-    rows: int,
-    columns: int,
-    d,
-    d_step,
-    add,
-    terms,
-    a0,
-    b0,
-    a1,
-    b1,
-    a2,
-    b2,
-    pairs,
-    pair_count,
-    blocks,
-    a_pixel,
-    b_pixel,
-    a_row,
-    b_row,
-    a_block,
-    b_block,
-) -> None:
+def _dots(e: Emitter, rows: int, columns: int, d, terms, pairs, blocks, a, b) -> None:
+    (d, d_step, add), (count, *factors), (first_pair, pair_count) = d, terms, pairs
+    (a_pixel, a_row, a_block), (b_pixel, b_row, b_block) = a, b
+
     def term(t, sums):
-        a_t, b_t = _term(e, t, (a0, a1, a2)), _term(e, t, (b0, b1, b2))
+        a_t, b_t = _term(e, t, factors[::2]), _term(e, t, factors[1::2])
 
         def block(i, sums):
             a_i, b_i = e.at(a_t, e.b.mul(i, a_block)), e.at(b_t, e.b.mul(i, b_block))
 
             def pair(p, sums):
-                where = e.at(pairs, e.b.mul(p, const(16)))
+                where = e.at(first_pair, e.b.mul(p, const(16)))
                 a = e.at(a_i, e.b.mul(a_pixel, e.load_int(where)))
                 b = e.at(b_i, e.b.mul(b_pixel, e.load_int(e.at(where, 8))))
                 sums = list(sums)
@@ -271,98 +209,74 @@ def _dots(
 
         return e.loop(blocks, sums, block)
 
-    sums = e.loop(terms, [e.number(0)] * (rows * columns), term)
+    sums = e.loop(count, [e.number(0)] * (rows * columns), term)
     adds = e.b.icmp_signed("!=", add, const(0))
     for j in range(columns):
         store_sums(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))), adds)
 
 
-def _emit_dots(e: Emitter, rows, columns, *rest) -> None:
+def _emit_dots(e: Emitter, shape, d, terms, pairs, blocks, a, b) -> None:
+    """One version per number of rows and columns. ``d`` is (address, step, whether to add); ``a`` and ``b`` are the
+    steps from pixel to pixel, row to row and block to block."""
+    rows, columns = shape
     key = e.b.add(e.b.mul(rows, const(DOT_COLUMNS + 1)), columns)
     e.switch(
         key,
         {
-            (DOT_COLUMNS + 1) * m + n: partial(_dots, e, m, n, *rest)
+            (DOT_COLUMNS + 1) * m + n: partial(_dots, e, m, n, d, terms, pairs, blocks, a, b)
             for m in range(1, DOT_ROWS + 1)
             for n in range(1, DOT_COLUMNS + 1)
         },
     )
 
 
-dots = PerPrecision(vector_function(21, _emit_dots))
+dots = PerPrecision(vector_function(_emit_dots, shape=2, d=3, terms=TERMS, pairs=2, a=3, b=3))
 
 
 @helper
-def lane_dots(
-    d,
-    rows,
-    terms,
-    a0,
-    b0,
-    a1,
-    b1,
-    a2,
-    b2,
-    groups,
-    group_count,
-    lane_bytes,
-    a_rows,
-    a_pixels,
-    a_grouped,
-    b_rows,
-    b_pixels,
-    b_grouped,
-):
-    """D[j, k] for all rows k of A and all groups of rows j of B. A group is one tap of a convolution: (first j, number
-    of j, address of its pairs of pixels, number of pairs). DOT_ROWS k and DOT_COLUMNS j stay in L1 while the taps go
-    by; if they do not fit for all terms together, terms are taken one by one and added up in D instead of in registers,
-    and so are blocks of lanes if one term is still too much.
-    A and B lie as (pixel, row, lane), or grouped: (block of rows, block of lanes, pixel, row in the block, lane in the
-    block)."""
+def _steps(factor, first, count, lane_bytes):
+    """Where rows ``first`` … of a factor of lane dots start, and the bytes from pixel to pixel, row to row and block of
+    lanes to block of lanes; ``factor`` is (rows, pixels, grouped)."""
+    rows, pixels, grouped = factor
+    if grouped:
+        return first * pixels * lane_bytes, (count * BLOCK, BLOCK, count * pixels * BLOCK)
+    return first * lane_bytes, (rows * lane_bytes, lane_bytes, BLOCK)
+
+
+@helper
+def lane_dots(d, rows, terms, groups, lane_bytes, a, b):
+    """D[j, k] for all rows k of A and all groups of rows j of B. ``groups`` are their address and number; a group is
+    one tap of a convolution: (first j, number of j, address of its pairs of pixels, number of pairs). DOT_ROWS k and
+    DOT_COLUMNS j stay in L1 while the taps go by; if they do not fit for all terms together, terms are taken one by one
+    and added up in D instead of in registers, and so are blocks of lanes if one term is still too much.
+    A and B are described by (rows, pixels, grouped): they lie as (pixel, row, lane), or grouped: (block of rows, block
+    of lanes, pixel, row in the block, lane in the block)."""
+    (first_group, group_count), (count, a0, b0, a1, b1, a2, b2) = groups, terms
     blocks = lane_bytes // BLOCK
-    size = (DOT_ROWS * a_pixels + DOT_COLUMNS * b_pixels) * lane_bytes
-    together = terms * size <= L1
-    apart = blocks if a_grouped and b_grouped and size > L1 else 1
-    columns = peek(groups + 8)
+    size = (DOT_ROWS * a[1] + DOT_COLUMNS * b[1]) * lane_bytes
+    together = count * size <= L1
+    apart = blocks if a[2] and b[2] and size > L1 else 1
+    columns = peek(first_group + 8)
     panels = (columns + DOT_COLUMNS - 1) // DOT_COLUMNS
     for k in range(0, rows, DOT_ROWS):
         m = min(DOT_ROWS, rows - k)
-        a = k * (a_pixels if a_grouped else 1) * lane_bytes
-        a_row, a_block = (BLOCK, m * a_pixels * BLOCK) if a_grouped else (lane_bytes, BLOCK)
-        a_pixel = m * BLOCK if a_grouped else a_rows * lane_bytes
+        a_at, a_steps = _steps(a, k, m, lane_bytes)
         j = 0
         for index in range(panels):
             n = share(panels, index, columns)
-            b = j * (b_pixels if b_grouped else 1) * lane_bytes
-            b_row, b_block = (BLOCK, n * b_pixels * BLOCK) if b_grouped else (lane_bytes, BLOCK)
-            b_pixel = n * BLOCK if b_grouped else b_rows * lane_bytes
-            for part in range(1 if together else terms * apart):
+            b_at, b_steps = _steps(b, j, n, lane_bytes)
+            for part in range(1 if together else count * apart):
                 term = part // apart
-                a_term = a + part % apart * a_block + (a0 if term == 0 else a1 if term == 1 else a2)
-                b_term = b + part % apart * b_block + (b0 if term == 0 else b1 if term == 1 else b2)
-                for group in range(groups, groups + 32 * group_count, 32):
-                    place = d + ((peek(group) + j) * rows + k) * itemsize
+                a_term = a_at + part % apart * a_steps[2] + (a0 if term == 0 else a1 if term == 1 else a2)
+                b_term = b_at + part % apart * b_steps[2] + (b0 if term == 0 else b1 if term == 1 else b2)
+                for group in range(first_group, first_group + 32 * group_count, 32):
                     dots(
-                        m,
-                        n,
-                        place,
-                        itemsize * rows,
-                        part,
-                        terms if together else 1,
-                        a_term,
-                        b_term,
-                        a1 + a,
-                        b1 + b,
-                        a2 + a,
-                        b2 + b,
-                        peek(group + 16),
-                        peek(group + 24),
+                        (m, n),
+                        (d + ((peek(group) + j) * rows + k) * itemsize, itemsize * rows, part),
+                        (count if together else 1, a_term, b_term, a1 + a_at, b1 + b_at, a2 + a_at, b2 + b_at),
+                        (peek(group + 16), peek(group + 24)),
                         blocks if together else blocks // apart,
-                        a_pixel,
-                        b_pixel,
-                        a_row,
-                        b_row,
-                        a_block,
-                        b_block,
+                        a_steps,
+                        b_steps,
                     )
             j += n

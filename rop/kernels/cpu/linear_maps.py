@@ -26,7 +26,7 @@ def _emit_weighted(e: Emitter, y, x, entries, count, size) -> None:
     e.loop(e.b.sdiv(size, const(VECTOR)), [], vector)
 
 
-weighted = PerPrecision(vector_function(5, _emit_weighted))
+weighted = PerPrecision(vector_function(_emit_weighted))
 
 
 @kernel

@@ -62,7 +62,7 @@ def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
         e.store(row, e.at(y, e.b.mul(y_step, const(i))))
 
 
-transpose_block = PerPrecision(vector_function(5, _emit_transpose))
+transpose_block = PerPrecision(vector_function(_emit_transpose))
 
 
 @helper
@@ -158,7 +158,7 @@ def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:
     e.loop(e.b.sdiv(e.at(count, e.lanes - 1), const(e.lanes)), [], block)
 
 
-total_of_tiles = PerPrecision(vector_function(6, _emit_total))
+total_of_tiles = PerPrecision(vector_function(_emit_total))
 
 
 @kernel

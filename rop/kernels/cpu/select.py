@@ -110,9 +110,9 @@ def _emit_returned(e: Emitter, h, chosen, g, entries, count, size) -> None:
     _each_vector(e, size, work)
 
 
-largest = PerPrecision(vector_function(7, _emit_largest))
-chosen_of = PerPrecision(vector_function(6, _emit_chosen))
-returned = PerPrecision(vector_function(6, _emit_returned))
+largest = PerPrecision(vector_function(_emit_largest))
+chosen_of = PerPrecision(vector_function(_emit_chosen))
+returned = PerPrecision(vector_function(_emit_returned))
 
 
 @kernel

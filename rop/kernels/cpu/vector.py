@@ -7,6 +7,7 @@ a cache line.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,19 +204,21 @@ class Emitter:
         b.position_at_end(after)
 
 
-def vector_function(arguments: int, emit: Callable[..., None]) -> Callable[[Any], Any]:
-    """Makes, per dtype, an intrinsic of ``arguments`` int64 arguments; ``emit(emitter, *arguments)`` writes its
-    instructions."""
+def vector_function(emit: Callable[..., None], **sizes: int) -> Callable[[Any], Any]:
+    """Makes, per dtype, an intrinsic with the parameters of ``emit(emitter, …)``, which writes its instructions. Each
+    parameter is an int64, or a tuple of int64 if its size is given."""
+    names = list(inspect.signature(emit).parameters)[1:]
+    kinds = [types.UniTuple(types.int64, sizes[name]) if name in sizes else types.int64 for name in names]
 
     def make(dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            emit(Emitter(builder, dtype), *args)
+            given = zip(names, args, strict=True)
+            values = [cgutils.unpack_tuple(builder, value) if name in sizes else value for name, value in given]
+            emit(Emitter(builder, dtype), *values)
             return context.get_dummy_value()
 
-        signature = types.void(*[types.int64] * arguments)
-        names = ", ".join(f"a{i}" for i in range(arguments))
-        scope = {"signature": signature, "codegen": codegen}  # intrinsics must have a fixed number of arguments
-        return intrinsic(eval(f"lambda typingctx, {names}: (signature, codegen)", scope))
+        scope = {"signature": types.void(*kinds), "codegen": codegen}  # intrinsics have a fixed number of parameters
+        return intrinsic(eval(f"lambda typingctx, {', '.join(names)}: (signature, codegen)", scope))
 
     return make
 

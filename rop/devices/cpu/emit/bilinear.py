@@ -230,7 +230,7 @@ class EmitConv(EmitProducts):
                 rows=op.group_rows,
                 terms=len(terms),
                 groups=groups,
-                group_count=count,
+                count=count,
                 lane_bytes=layout.lane_bytes,
                 a_rows=op.rows,
                 a_pixels=op.pixels,
