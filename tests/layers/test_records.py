@@ -204,33 +204,6 @@ def test_an_activation_takes_two_places(tmp_path: Path) -> None:
     copy.check("LogSigmoid", USED_ACTIVATION)
 
 
-REGISTERED = (ROOT / "rop" / "lowering" / "registry.py").exists()
-EMITTED_LOSS = (
-    Place(
-        "rop/devices/cpu/emit/loss.py",
-        '''
-
-from rop.layers import PoissonNLL
-
-
-@emits(PoissonNLL)
-class EmitPoissonNLL(EmitBCEWithLogits):
-    """Output by output, with the operands of BCEWithLogits."""
-
-    kernel = loss.poisson
-''',
-    )
-    if REGISTERED
-    else Place(
-        "rop/lowering/loss.py",
-        """
-
-from rop.layers import PoissonNLL
-
-KERNELS[PoissonNLL] = (loss.poisson, KERNELS[BCEWithLogits][1])
-""",
-    )
-)
 LOSS = [
     Place(
         "rop/layers/loss.py",
@@ -265,7 +238,7 @@ class PoissonNLL(_DenseLoss):
 
 from rop.layers.loss import exponential as _exponential
 
-exponential = formula(_exponential, vector_math)
+exponential = formula(_exponential, versions)
 
 
 @kernel
@@ -292,7 +265,20 @@ def poisson(g, energy, order, z0, z1, z2, dense, weight, samples, scale, omega, 
         doubles(energy, 1)[0] = total
 ''',
     ),
-    EMITTED_LOSS,
+    Place(
+        "rop/devices/cpu/emit/loss.py",
+        '''
+
+from rop.layers import PoissonNLL
+
+
+@emits(PoissonNLL)
+class EmitPoissonNLL(EmitBCEWithLogits):
+    """Output by output, with the operands of BCEWithLogits."""
+
+    kernel = loss.poisson
+''',
+    ),
     Place(
         "rop/check/subjects.py",
         """
@@ -333,31 +319,6 @@ def test_a_loss_takes_at_most_six_places(tmp_path: Path) -> None:
     copy.check("PoissonNLL", USED_LOSS)
 
 
-LOWERED_LAYER = (
-    Place(
-        "rop/lowering/bilinear.py",
-        '''
-
-from rop.layers import Pointwise
-
-
-@lowers(Pointwise)
-def lower_pointwise(plan: Plan, node: Node, layer: Pointwise, inputs: list[Value]) -> Value:
-    """A convolution with a window of one pixel."""
-    return plan.add(ConvProducts(plan, node, layer, inputs[0]))
-''',
-    )
-    if REGISTERED
-    else Place(
-        "rop/lowering/__init__.py",
-        """
-
-from rop.layers import Pointwise
-
-LOWERINGS[Pointwise] = LOWERINGS[Conv2d]
-""",
-    )
-)
 BILINEAR = [
     Place(
         "rop/layers/pointwise.py",
@@ -401,7 +362,19 @@ class Pointwise(Layer):
         return (self.out_channels, *shape[1:])
 ''',
     ),
-    LOWERED_LAYER,
+    Place(
+        "rop/lowering/bilinear.py",
+        '''
+
+from rop.layers import Pointwise
+
+
+@lowers(Pointwise)
+def lower_pointwise(plan: Plan, node: Node, layer: Pointwise, inputs: list[Value]) -> Value:
+    """A convolution with a window of one pixel."""
+    return plan.add(ConvProducts(plan, node, layer, inputs[0]))
+''',
+    ),
     Place(
         "rop/check/reference.py",
         """
@@ -558,13 +531,13 @@ class EmitSquare(Emitter):
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            x, count = layout.orders("x", op.x[0], k), op.y.rows * layout.lanes
-            code.tile(square.forward, y=layout.at(op.y.buffer, k), order=k, **x, count=count)
+            x, count = layout.value("x", op.x[0], k), op.y.rows * layout.lanes
+            code.tile(square.forward, y=layout.rows(op.y.buffer, k), order=k, **x, count=count)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        x, g, count = layout.orders("x", op.x[0], k), layout.gradients_of("g", op.g, k), op.y.rows * layout.lanes
-        code.tile(square.backward, h=layout.at(op.only_h, k), order=k, **x, **g, count=count)
+        x, g, count = layout.value("x", op.x[0], k), layout.jet("g", op.g, k), op.y.rows * layout.lanes
+        code.tile(square.backward, h=layout.rows(op.only_h, k), order=k, **x, **g, count=count)
 ''',
     ),
     Place(
@@ -585,7 +558,6 @@ square = Case("Square", with_arguments(vectors | images), misused(rop.Square))
 USED_CUSTOM = USED_LAYER.replace("rop.Pointwise(2, 3), rop.ReLU()", "rop.Conv2d(2, 3, 1), rop.Square()")
 
 
-@pytest.mark.skipif(not REGISTERED, reason="the tables of the lowering are not filled by decorators yet")
 def test_a_custom_layer_takes_at_most_eight_places(tmp_path: Path) -> None:
     assert len(CUSTOM) <= 8
     copy = edited(tmp_path, CUSTOM)

@@ -208,7 +208,7 @@ def vector_function(emit: Callable[..., None], **sizes: int) -> Callable[[Any], 
     """Makes, per dtype, an intrinsic with the parameters of ``emit(emitter, …)``, which writes its instructions. Each
     parameter is an int64, or a tuple of int64 if its size is given."""
     names = list(inspect.signature(emit).parameters)[1:]
-    kinds = [types.UniTuple(types.int64, sizes[name]) if name in sizes else types.int64 for name in names]
+    kinds = [types.containers.UniTuple(types.int64, sizes[name]) if name in sizes else types.int64 for name in names]
 
     def make(dtype: Any) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
