@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.sparse import issparse
 from scipy.sparse.linalg import LinearOperator
 
 from rop.arguments import as_array, check_choice, check_float, check_int
-from rop.curvature.hessian import Operator
+from rop.curvature.hessian import Matrix, Operator
 from rop.devices.cpu.solver_vectors import Block, lengths, orthonormal, without
 from rop.errors import ArgumentError, ArgumentTypeError
 
@@ -20,7 +21,26 @@ __all__ = ["Eigen"]
 
 ROUNDING = 100  # times machine epsilon: what is not larger than this, relative to H, counts as zero
 
-Preconditioner = Callable[[Block], Block]
+
+class OnGpu(Protocol):
+    """An array in a GPU's memory, of any library."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]: ...
+
+
+Start: TypeAlias = ArrayLike | OnGpu | None  # v0 of a solver, (n,) or (n, j); None: random
+Seed: TypeAlias = int | Sequence[int] | np.random.Generator | None
+Apply: TypeAlias = Callable[[Block], Block]  # T R of a preconditioner T
+
+
+class Solve(Protocol):
+    """A preconditioner by its method, as rop.kfac.Kfac and Shifted have it."""
+
+    def solve(self, v: Block) -> Block: ...
+
+
+Preconditioner: TypeAlias = Solve | LinearOperator | np.ndarray | Apply  # what the user may give for T
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +103,7 @@ def true_pairs(H: Operator, vectors: Block) -> Pairs:
 
 # ------------------------------------------------------------------------------------------------- a solver's arguments
 @dataclass(frozen=True)
-class Problem:
+class EigenProblem:
     """The checked arguments of a solver (see ``rop.eigen``), and what follows from them."""
 
     owner: str  # the solver, for error messages
@@ -92,10 +112,10 @@ class Problem:
     which: str
     tol: float
     maxiter: int
-    v0: Any  # as the user gave it; ``start`` checks it
+    v0: Start  # as the user gave it; ``start`` checks it
     rng: np.random.Generator
 
-    def start(self, width: int, v0: Any = None, against: Sequence[Block] = ()) -> Block:
+    def start(self, width: int, v0: Start = None, against: Sequence[Block] = ()) -> Block:
         """Orthonormal columns to start from, orthogonal to those of ``against``."""
         return start(self.H, self.rng, self.owner, width, v0, against)
 
@@ -114,8 +134,10 @@ class Problem:
         return Eigen(unknown, vectors, unknown.copy(), iterations, self.H.hvps, False)
 
 
-def check_problem(owner: str, p: Any, k: int, which: str, tol: float, maxiter: int, v0: Any, seed: Any) -> Problem:
-    """Checks the arguments that all solvers share."""
+def check_eigenproblem(
+    owner: str, p: Matrix, k: int, which: str, tol: float, maxiter: int, v0: Start, seed: Seed
+) -> EigenProblem:
+    """Checks the arguments that all solvers share, which ``rop.eigen`` describes."""
     check_int(owner, "k", k)
     check_choice(owner, "which", which, ("LM", "LA", "SA"))
     if check_float(owner, "tol", tol) < 0:
@@ -124,10 +146,10 @@ def check_problem(owner: str, p: Any, k: int, which: str, tol: float, maxiter: i
     H = Operator(p, owner)
     if k > H.size:
         raise ArgumentError(f"{owner}: expected k of at most {H.size}, the size of the operator, got {k}")
-    return Problem(owner, H, k, which, tol, maxiter, v0, generator(owner, seed))
+    return EigenProblem(owner, H, k, which, tol, maxiter, v0, generator(owner, seed))
 
 
-def generator(owner: str, seed: Any) -> np.random.Generator:
+def generator(owner: str, seed: Seed) -> np.random.Generator:
     """Random numbers from a seed or from the user's own generator."""
     try:
         return np.random.default_rng(seed)
@@ -137,7 +159,7 @@ def generator(owner: str, seed: Any) -> np.random.Generator:
         ) from error
 
 
-def check_preconditioner(T: Any, owner: str) -> Preconditioner:
+def check_preconditioner(T: Any, owner: str) -> Apply:
     """T as a function of blocks, its results checked."""
     apply = T
     if hasattr(T, "solve"):
@@ -168,9 +190,10 @@ def check_preconditioner(T: Any, owner: str) -> Preconditioner:
 
 # ------------------------------------------------------------------------------------------------------------ the start
 def start(
-    H: Operator, rng: np.random.Generator, owner: str, width: int, v0: Any = None, against: Sequence[Block] = ()
+    H: Operator, rng: np.random.Generator, owner: str, width: int, v0: Start = None, against: Sequence[Block] = ()
 ) -> Block:
-    """Orthonormal columns to start from: the user's first, then random ones; fewer if there is no room for more."""
+    """Orthonormal columns to start from: the user's first, then random ones; fewer than ``width`` if fewer dimensions
+    are left."""
     width = min(width, H.size - sum(part.shape[1] for part in against))
     given = np.zeros((H.size, 0)) if v0 is None else _check_start(owner, v0, H.size, width)
     columns = np.hstack([given / lengths(given), rng.standard_normal((H.size, width))])
@@ -179,7 +202,7 @@ def start(
     return H.round(new[:, :width])
 
 
-def _check_start(owner: str, v0: Any, size: int, width: int) -> Block:
+def _check_start(owner: str, v0: Start, size: int, width: int) -> Block:
     """v0 as columns of float64."""
     columns = as_array(f"{owner}: v0", v0, "an array of real numbers")
     if columns.dtype.kind not in "fiu":

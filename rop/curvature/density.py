@@ -14,14 +14,13 @@ True
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from rop.arguments import check_float, check_int
-from rop.curvature.common import generator, start
-from rop.curvature.hessian import Operator
+from rop.curvature.common import Seed, generator, start
+from rop.curvature.hessian import Matrix, Operator
 from rop.curvature.lanczos import Krylov
 from rop.errors import RopError
 
@@ -42,7 +41,7 @@ class Density:
 
 
 def density(
-    p: Any, probes: int = 8, steps: int = 64, seed: Any = 0, points: int = 1024, bandwidth: float | None = None
+    p: Matrix, probes: int = 8, steps: int = 64, seed: Seed = 0, points: int = 1024, bandwidth: float | None = None
 ) -> Density:
     """Spectral density φ(t) = (1/n) Σ δ(t − λ_i) by stochastic Lanczos quadrature.
 

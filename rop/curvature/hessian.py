@@ -15,7 +15,7 @@ True
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from scipy.sparse import issparse
@@ -24,7 +24,15 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
 
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
+
+    from rop.devices.cuda.vectors import Vector as DeviceVector
+    from rop.objective import Point
+
 __all__ = ["Hessian"]
+
+Matrix: TypeAlias = "Point | LinearOperator | np.ndarray | spmatrix | sparray"  # symmetric; a point stands for its H(w)
 
 
 class Hessian(LinearOperator):
@@ -41,7 +49,7 @@ class Hessian(LinearOperator):
     array([-1.+0.j, -1.+0.j])
     """
 
-    def __init__(self, point: Any):
+    def __init__(self, point: Point):
         size = point.w.size
         super().__init__(dtype=point.w.dtype, shape=(size, size))
         self._point = point
@@ -75,8 +83,9 @@ class Operator:
         owner: the solver, for error messages.
     """
 
-    def __init__(self, p: Any, owner: str):
-        self._p, self._linear = p, linear_operator(p, owner)
+    def __init__(self, p: Matrix, owner: str):
+        self._p: Any = p  # its class has been checked before a method for points alone is called
+        self._linear = linear_operator(p, owner)
         self.size: int = self._linear.shape[0]
         self.dtype = np.dtype(np.float32 if self._linear.dtype == np.float32 else np.float64)
         self.eps = float(np.finfo(self.dtype).eps)
@@ -96,21 +105,21 @@ class Operator:
 
     @property
     def device(self) -> str:
-        """Where products are computed. Of points, that is; other operators take vectors in the host's memory."""
-        return device_of(self._p)
+        """Where products of a point are computed; other operators take vectors in the host's memory: "cpu"."""
+        return str(getattr(getattr(self._p, "objective", None), "device", "cpu"))
 
     @property
     def parameters(self) -> Any:
-        """w of a point, where the user has it."""
+        """w of a point: a NumPy array, or an array in a GPU's memory if the user gave one."""
         return self._p.w
 
-    def on_device(self, v: Any) -> Any:
+    def on_device(self, v: DeviceVector) -> DeviceVector:
         """H v for a vector in the memory of a point's device, left there; it is valid until the next product."""
         self.hvps += 1
         return self._p.product(v)
 
 
-def linear_operator(p: Any, owner: str) -> Any:
+def linear_operator(p: Any, owner: str) -> LinearOperator:
     """A square and real LinearOperator."""
     if hasattr(p, "hessian"):
         return p.hessian()
@@ -138,9 +147,3 @@ def _check_symmetry(matrix: np.ndarray, owner: str) -> None:
             f"{owner}: expected a symmetric matrix, got one that differs from its transpose by {gap:g};"
             " use (A + A.T) / 2"
         )
-
-
-# ------------------------------------------------------------------------------- products that stay on a point's device
-def device_of(p: Any) -> str:
-    """The device of a point; "cpu" for everything else."""
-    return str(getattr(getattr(p, "_f", None), "device", "cpu"))

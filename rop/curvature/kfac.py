@@ -39,7 +39,7 @@ import numpy as np
 
 from rop.activations import Activations
 from rop.arguments import as_array, check_choice, check_float, check_int
-from rop.curvature.common import generator
+from rop.curvature.common import Seed, generator
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
@@ -227,7 +227,7 @@ class Shifted:
         return self.kfac._apply(lambda values: 1 / (self.theta - values), v)
 
 
-def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Any = 0, draws: int = 1) -> Kfac:
+def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0, draws: int = 1) -> Kfac:
     """K-FAC factors at a point.
 
     The distribution of fisher="model" is softmax of the outputs for CrossEntropy and NLL, Bernoulli(sigmoid) for

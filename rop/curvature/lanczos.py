@@ -16,12 +16,22 @@ converged eigenvalues are not found again.
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
 import numpy as np
 
-from rop.curvature.common import ROUNDING, Block, Eigen, check_problem, ends, ranking, true_pairs, unsettled
-from rop.curvature.hessian import Operator
+from rop.curvature.common import (
+    ROUNDING,
+    Block,
+    Eigen,
+    Seed,
+    Start,
+    check_eigenproblem,
+    ends,
+    ranking,
+    true_pairs,
+    unsettled,
+)
+from rop.curvature.hessian import Matrix, Operator
 from rop.devices.cpu.solver_vectors import combinations, lengths, orthonormal, products, without
 
 __all__ = ["lanczos"]
@@ -31,7 +41,7 @@ CHUNK = 32  # columns by which a Krylov basis grows
 
 @np.errstate(over="ignore", invalid="ignore")
 def lanczos(
-    p: Any, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Any = None, seed: Any = 0
+    p: Matrix, k: int = 1, which: str = "LM", tol: float = 1e-3, maxiter: int = 1000, v0: Start = None, seed: Seed = 0
 ) -> Eigen:
     """Block Lanczos with full reorthogonalisation: the eigenpairs of QᵀHQ, Q a basis of span{B, HB, H²B, …}.
 
@@ -45,7 +55,7 @@ def lanczos(
     >>> lanczos(np.diag([2.0, 2.0, -5.0, 0.0]), k=3, which="LA").values.round(6) + 0.0
     array([2., 2., 0.])
     """
-    problem = check_problem("lanczos", p, k, which, tol, maxiter, v0, seed)
+    problem = check_eigenproblem("lanczos", p, k, which, tol, maxiter, v0, seed)
     H = problem.H
     space, block, random, first, due = Krylov(H), problem.start(k, v0), v0 is None, 0, 0
     for iteration in count(1):

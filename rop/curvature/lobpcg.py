@@ -16,24 +16,27 @@ paper's Algorithm 2, which the paper calls LOBPCG, is in paper_lobpcg.py.
 from __future__ import annotations
 
 from itertools import count
-from typing import Any
 
 import numpy as np
 
 from rop.curvature.common import (
     ROUNDING,
+    Apply,
     Block,
     Eigen,
+    EigenProblem,
     Pairs,
     Preconditioner,
-    Problem,
+    Seed,
+    Start,
+    check_eigenproblem,
     check_preconditioner,
-    check_problem,
     ends,
     ranking,
     true_pairs,
     unsettled,
 )
+from rop.curvature.hessian import Matrix
 from rop.devices.cpu.solver_vectors import combinations, lengths, orthonormal, products, without
 
 __all__ = ["lobpcg"]
@@ -41,15 +44,15 @@ __all__ = ["lobpcg"]
 
 @np.errstate(over="ignore", invalid="ignore")
 def lobpcg(
-    p: Any,
+    p: Matrix,
     k: int = 1,
     which: str = "LM",
     tol: float = 1e-3,
     maxiter: int = 1000,
-    v0: Any = None,
-    seed: Any = 0,
+    v0: Start = None,
+    seed: Seed = 0,
     *,
-    preconditioner: Any = None,
+    preconditioner: Preconditioner | None = None,
 ) -> Eigen:
     """Locally optimal block preconditioned conjugate gradients (Knyazev 2001): Rayleigh–Ritz in span{X, T R, P}.
 
@@ -67,7 +70,7 @@ def lobpcg(
     >>> lobpcg(np.diag(np.arange(-50.0, 101.0)), k=2, tol=1e-6).values.round(6)
     array([100.,  99.])
     """
-    problem = check_problem("lobpcg", p, k, which, tol, maxiter, v0, seed)
+    problem = check_eigenproblem("lobpcg", p, k, which, tol, maxiter, v0, seed)
     H = problem.H
     T = None if preconditioner is None else check_preconditioner(preconditioner, "lobpcg")
     W, HW, carried = _first_block(problem)
@@ -95,7 +98,7 @@ def lobpcg(
     raise AssertionError("count() does not end")
 
 
-def _first_block(problem: Problem) -> tuple[Block, Block, int]:
+def _first_block(problem: EigenProblem) -> tuple[Block, Block, int]:
     """X, HX, and the number of columns to carry at each end: k, or k + 1 if the user starts at an eigenvector.
 
     An eigenvector has no residual to follow. The iteration would stay at it even if there are larger eigenvalues; the
@@ -135,7 +138,7 @@ class Subspace:
         """Puts pairs with fresh products in the place of some columns."""
         self.X[:, columns], self.HX[:, columns], self.values[columns] = pairs.vectors, pairs.products, pairs.values
 
-    def new_directions(self, T: Preconditioner | None, columns: np.ndarray) -> Block:
+    def new_directions(self, T: Apply | None, columns: np.ndarray) -> Block:
         """T R for some columns, orthogonal to X and P; R itself if T R is in their span."""
         R = self.residuals()[:, columns]
         R = R[:, lengths(R) > 0]

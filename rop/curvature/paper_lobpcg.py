@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from rop.arguments import check_function
-from rop.curvature.common import Eigen, check_preconditioner, check_problem
+from rop.curvature.common import Eigen, Preconditioner, Seed, Start, check_eigenproblem, check_preconditioner
+from rop.curvature.hessian import Matrix
 from rop.curvature.single import check_single, iterate
 from rop.devices.cpu.solver_vectors import SolverVectors
 from rop.errors import ArgumentError
@@ -45,15 +45,15 @@ def usps_step(j: int) -> float:
 
 
 def paper_lobpcg(
-    p: Any,
+    p: Matrix,
     k: int = 1,
     which: str = "LM",
     tol: float = 1e-3,
     maxiter: int = 1000,
-    v0: Any = None,
-    seed: Any = 0,
+    v0: Start = None,
+    seed: Seed = 0,
     *,
-    preconditioner: Any = None,
+    preconditioner: Preconditioner | None = None,
     alpha: Callable[[int], float] = forest_step,
     stop: str = "relative",
 ) -> Eigen:
@@ -74,7 +74,7 @@ def paper_lobpcg(
     >>> found.converged, round(found.value, 3)
     (True, 3.0)
     """
-    problem = check_problem("paper_lobpcg", p, k, which, tol, maxiter, v0, seed)
+    problem = check_eigenproblem("paper_lobpcg", p, k, which, tol, maxiter, v0, seed)
     check_single(problem, stop)
     check_function("paper_lobpcg", "alpha", alpha, "the iteration (for one size use lambda j: size)", 1)
     T = check_preconditioner(_kfac_of(p) if preconditioner is None else preconditioner, "paper_lobpcg")
@@ -86,12 +86,13 @@ def paper_lobpcg(
     return iterate(problem, vectors, step, stop)
 
 
-def _kfac_of(p: Any) -> Any:
-    if not hasattr(p, "hessian"):
+def _kfac_of(p: Matrix) -> Preconditioner:
+    from rop.curvature.kfac import kfac  # these load the engine
+    from rop.objective import Point
+
+    if not isinstance(p, Point):
         raise ArgumentError(
             "paper_lobpcg: expected a preconditioner for an operator or a matrix, got none; K-FAC is "
             "made for a rop.Point only. Give preconditioner=lambda r: r for none"
         )
-    from rop.curvature.kfac import kfac  # it loads the engine
-
     return kfac(p)

@@ -13,22 +13,21 @@ eigenvalues of largest magnitude. An iteration costs one product, and two vector
 
 from __future__ import annotations
 
-from typing import Any
-
-from rop.curvature.common import Eigen, check_problem
+from rop.curvature.common import Eigen, Seed, Start, check_eigenproblem
+from rop.curvature.hessian import Matrix
 from rop.curvature.single import check_single, iterate, vectors_for
 
 __all__ = ["power"]
 
 
 def power(
-    p: Any,
+    p: Matrix,
     k: int = 1,
     which: str = "LM",
     tol: float = 1e-3,
     maxiter: int = 1000,
-    v0: Any = None,
-    seed: Any = 0,
+    v0: Start = None,
+    seed: Seed = 0,
     *,
     stop: str = "relative",
 ) -> Eigen:
@@ -47,7 +46,7 @@ def power(
     >>> round(found.value, 12), np.abs(found.vector).round(6)
     (3.0, array([1., 0., 0.]))
     """
-    problem = check_problem("power", p, k, which, tol, maxiter, v0, seed)
+    problem = check_eigenproblem("power", p, k, which, tol, maxiter, v0, seed)
     check_single(problem, stop)
     vectors = vectors_for(problem)
     return iterate(problem, vectors, lambda u, v, value, j: vectors.unit(u), stop)

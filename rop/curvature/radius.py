@@ -24,6 +24,7 @@ from typing import Any
 
 from rop.arguments import check_choice
 from rop.curvature.common import Eigen
+from rop.curvature.hessian import Matrix
 from rop.curvature.lanczos import lanczos
 from rop.curvature.lobpcg import lobpcg
 from rop.curvature.paper_lobpcg import paper_lobpcg
@@ -40,7 +41,7 @@ SOLVERS: dict[str, Callable[..., Eigen]] = {
 }
 
 
-def spectral_radius(p: Any, method: str = "power", **options: Any) -> Eigen:
+def spectral_radius(p: Matrix, method: str = "power", **options: Any) -> Eigen:
     """ρ = max |λ| and its eigenvector, by "power", "lanczos", "lobpcg" or "paper_lobpcg"; options are the solver's.
 
     >>> import numpy as np

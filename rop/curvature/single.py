@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from rop.arguments import check_choice
-from rop.curvature.common import Eigen, Problem
+from rop.curvature.common import Eigen, EigenProblem, Start
 from rop.devices import on_device
 from rop.devices.cpu import solver_vectors as cpu
 from rop.errors import ArgumentError
+from rop.kernels.rules import is_enough
 
-Vector = Any  # (n,) on the device
-Step = Callable[[Vector, Vector, float, int], Vector | None]  # u, v, λ, j -> the next v, None if there is none
+Vector: TypeAlias = Any  # (n,): a NumPy array or an array in a GPU's memory; only its SingleVectors looks into it
+Following: TypeAlias = Callable[[Vector, Vector, float, int], Vector | None]  # u, v, λ, j ↦ the next v; None: the end
 
 
 class SingleVectors(Protocol):
     """Vectors v and their products u = H v on one device. u is valid until the next product."""
 
-    def fetch(self, v0: Any) -> Any:
+    def fetch(self, v0: Start) -> Start:
         """A start vector of the user's, moved to the host's memory if it is not there."""
 
     def put(self, v: np.ndarray) -> Vector:
@@ -53,7 +54,7 @@ class SingleVectors(Protocol):
         """v for the user, (n, 1)."""
 
 
-def vectors_for(problem: Problem) -> SingleVectors:
+def vectors_for(problem: EigenProblem) -> SingleVectors:
     """Vectors on the device where products are computed; results are on the user's side, as v0 is, or else w."""
     H, v0 = problem.H, problem.v0
     if H.device != "cuda":
@@ -64,7 +65,7 @@ def vectors_for(problem: Problem) -> SingleVectors:
 
 
 @np.errstate(over="ignore", invalid="ignore")
-def iterate(problem: Problem, vectors: SingleVectors, step: Step, stop: str) -> Eigen:
+def iterate(problem: EigenProblem, vectors: SingleVectors, step: Following, stop: str) -> Eigen:
     """Repeats u = H v and v = step(u, v, λ, j) until the residual is small, v stands still, or maxiter is reached.
 
     A v0 in the null space of H says nothing about H elsewhere: a random vector takes its place.
@@ -78,10 +79,8 @@ def iterate(problem: Problem, vectors: SingleVectors, step: Step, stop: str) -> 
             return problem.not_finite(iteration)
         value, residual = vectors.quotient(u, v)
         says_nothing = given and vectors.is_zero(u)
-        small = residual <= tol * abs(value)
-        if stop == "paper":
-            small = residual <= tol or abs(value - previous) <= tol * abs(value)
-        converged = small and not says_nothing
+        small = is_enough(stop == "paper", tol, value, previous, residual, iteration)
+        converged = bool(small and not says_nothing)
         if converged or iteration == problem.maxiter:
             break
         following = vectors.put(problem.start(1)[:, 0]) if says_nothing else step(u, v, value, iteration - 1)
@@ -91,7 +90,7 @@ def iterate(problem: Problem, vectors: SingleVectors, step: Step, stop: str) -> 
     return Eigen(np.array([value]), vectors.column(v), np.array([residual]), iteration, H.hvps, converged)
 
 
-def check_single(problem: Problem, stop: str) -> None:
+def check_single(problem: EigenProblem, stop: str) -> None:
     """Refuses what a solver of one vector cannot do."""
     owner, k, which = problem.owner, problem.k, problem.which
     if k != 1:

@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from rop.arguments import check_int
-from rop.curvature.common import Block, generator
-from rop.curvature.hessian import Operator
+from rop.curvature.common import Block, Seed, generator
+from rop.curvature.hessian import Matrix, Operator
 from rop.devices.cpu.solver_vectors import without
 from rop.errors import RopError
 
@@ -36,7 +35,7 @@ class Trace:
     hvps: int
 
 
-def trace(p: Any, products: int = 48, seed: Any = 0) -> Trace:
+def trace(p: Matrix, products: int = 48, seed: Seed = 0) -> Trace:
     """tr H by Hutch++ (Meyer, Musco, Musco, Woodruff 2021).
 
     A third of the products finds a basis Q of H's dominant directions, a third takes their trace exactly, and the rest
