@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from rop.commands.common import add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
 from rop.devices import check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
-from rop.optim import SGD, SOLVERS, Adam, Optimizer, cosine, inverse_epoch
+from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
+
+OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")  # those that have an option of their own
 
 
 def add(commands: Any) -> None:
@@ -68,16 +71,18 @@ def _add_training(training: Any) -> None:
     """Options of the training run."""
     training.add_argument("--epochs", type=positive, metavar="N")
     training.add_argument("--batch-size", type=positive, metavar="N")
-    training.add_argument("--optimizer", choices=("sgd", "adam"))
+    training.add_argument("--optimizer", choices=sorted(optimizers()), help="(forest: sgd, else adam)")
     training.add_argument("--lr", type=not_negative, metavar="X", help="learning rate at the start")
     training.add_argument(
         "--schedule",
         choices=("constant", "inverse-epoch", "cosine"),
         help="of the learning rate (forest: inverse-epoch, else constant)",
     )
-    training.add_argument("--momentum", type=not_negative, default=0.0, metavar="X", help="of sgd (default 0)")
-    training.add_argument("--nesterov", action="store_true")
-    training.add_argument("--weight-decay", type=not_negative, default=0.0, metavar="X", help="(default 0)")
+    training.add_argument("--momentum", type=not_negative, metavar="X", help="of sgd (default 0)")
+    training.add_argument("--nesterov", action="store_true", default=None, help="of sgd")
+    training.add_argument(
+        "--weight-decay", type=not_negative, metavar="X", help="(default that of the optimizer: 0 for sgd and adam)"
+    )
     training.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
     training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default float32)")
     add_device(training, "cpu")
@@ -146,15 +151,27 @@ def chosen_optimizer(options: argparse.Namespace) -> Optimizer:
     """The experiment's optimizer, changed as the options say."""
     experiment = EXPERIMENTS[options.dataset]
     default = experiment.optimizer(options.batch_size or experiment.batch_size)
-    name = options.optimizer or ("adam" if isinstance(default, Adam) else "sgd")
-    same = name == ("adam" if isinstance(default, Adam) else "sgd")
-    usual: Any = getattr(default.lr, "start", default.lr) if same else (1e-3 if name == "adam" else 0.1)
-    start = float(usual if options.lr is None else options.lr)
+    kind: type[Any] = optimizers()[options.optimizer] if options.optimizer else type(default)
+    usual: Any = default.lr if kind is type(default) else kind().lr
+    start = float(getattr(usual, "start", usual) if options.lr is None else options.lr)
     epochs = options.epochs or experiment.epochs
-    kind = options.schedule or ("inverse-epoch" if same and isinstance(default.lr, inverse_epoch) else "constant")
-    lr: Any = {"constant": start, "inverse-epoch": inverse_epoch(start), "cosine": cosine(start, epochs)}[kind]
-    if name == "adam":
-        if options.momentum or options.nesterov:
-            raise rop.ArgumentError("--momentum and --nesterov belong to --optimizer sgd")
-        return Adam(lr=lr, weight_decay=options.weight_decay)
-    return SGD(lr=lr, momentum=options.momentum, nesterov=options.nesterov, weight_decay=options.weight_decay)
+    schedule = options.schedule or ("inverse-epoch" if isinstance(usual, inverse_epoch) else "constant")
+    lr = {"constant": start, "inverse-epoch": inverse_epoch(start), "cosine": cosine(start, epochs)}[schedule]
+    return kind(lr=lr, **_optimizer_settings(kind, options))
+
+
+def _optimizer_settings(kind: type[Any], options: argparse.Namespace) -> dict[str, Any]:
+    """The options that are settings of this class of optimizers; those of another class are refused unless they are 0,
+    which changes nothing."""
+
+    def has(optimizer: type[Any], name: str) -> bool:
+        return any(field.name == name for field in fields(optimizer))
+
+    given = {name: getattr(options, name) for name in OPTIMIZER_SETTINGS if getattr(options, name) is not None}
+    for name, value in given.items():
+        if value and not has(kind, name):
+            owners = [known for known, other in sorted(optimizers().items()) if has(other, name)]
+            raise rop.ArgumentError(
+                f"--{name.replace('_', '-')} belongs to --optimizer {' or '.join(owners)}, got {kind.__name__.lower()}"
+            )
+    return {name: value for name, value in given.items() if has(kind, name)}

@@ -1,8 +1,9 @@
-"""What a training run is told, as plain data: optimizers, penalties and schedules.
+"""The settings of a training run as plain data: optimizers, penalties and schedules.
 
 Every method is a file of this folder and a line below. A method is a frozen dataclass that follows the protocol
-``Optimizer`` or ``Penalty`` of method.py; what it is made with is what checkpoints and configurations save, and
-``revive`` finds it by the name that it has here.
+``Optimizer`` or ``Penalty`` of method.py, and each of its fields has a default. Checkpoints and configurations save
+its fields, ``revive`` finds its class by the name that it has here, and ``rop train --optimizer`` offers an optimizer
+by that name in lower case.
 """
 
 from rop.optim.adam import Adam as Adam
@@ -13,6 +14,7 @@ from rop.optim.method import Penalty as Penalty
 from rop.optim.method import Problem as Problem
 from rop.optim.method import Step as Step
 from rop.optim.plain import describe as describe
+from rop.optim.plain import optimizers as optimizers
 from rop.optim.plain import revive as revive
 from rop.optim.schedules import Schedule as Schedule
 from rop.optim.schedules import convergent as convergent

@@ -1,4 +1,4 @@
-"""Settings as JSON and back."""
+"""Settings as JSON and back, and the methods that rop.optim names."""
 
 from __future__ import annotations
 
@@ -45,8 +45,17 @@ def revive(value: Any) -> Any:
         raise ArgumentError(f"settings: {value['is']} has the settings {names}, got {', '.join(given)}") from error
 
 
-def _kinds() -> dict[str, Any]:
-    """The frozen dataclasses that rop.optim names, apart from what methods are told."""
+def optimizers() -> dict[str, type[Any]]:
+    """The optimizers of rop.optim by their names in lower case, as ``rop train --optimizer`` spells them.
+
+    >>> sorted(optimizers())
+    ['adam', 'sgd']
+    """
+    return {name.lower(): kind for name, kind in _kinds().items() if hasattr(kind, "step")}
+
+
+def _kinds() -> dict[str, type[Any]]:
+    """The methods and schedules: the frozen dataclasses that rop.optim names, but for ``Problem``."""
     from rop import optim
 
     named = {name: value for name, value in vars(optim).items() if hasattr(value, "__dataclass_params__")}

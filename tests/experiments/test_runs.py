@@ -21,6 +21,7 @@ import pytest
 import rop
 from rop import cli
 from rop.commands.common import FAILED, INTERRUPTED, OK, USAGE
+from rop.commands.train import chosen_optimizer
 from rop.experiments import EXPERIMENTS, SETTINGS, runs
 from rop.experiments.runs import Run, new_config, one_line
 from rop.training import checkpoint as files
@@ -104,6 +105,29 @@ def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
         "weight_decay": 1e-4,
     }
     assert (config["setting"], config["batch_size"], config["seed"], config["dtype"]) == ("plain", 64, 5, "float64")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("digits", rop.Adam(lr=1e-3)),
+        ("digits --lr 0.5 --weight-decay 0.1", rop.Adam(lr=0.5, weight_decay=0.1)),
+        ("digits --optimizer sgd", rop.SGD(lr=0.1)),
+        ("digits --optimizer adam --momentum 0", rop.Adam(lr=1e-3)),
+        ("forest", rop.SGD(lr=rop.inverse_epoch(0.5))),
+        ("forest --lr 0.3 --batch-size 64", rop.SGD(lr=rop.inverse_epoch(0.3))),
+        ("forest --schedule constant --momentum 0.9", rop.SGD(lr=0.5, momentum=0.9)),
+        ("forest --optimizer adam --schedule cosine --epochs 7", rop.Adam(lr=rop.cosine(1e-3, 7))),
+    ],
+)
+def test_the_optimizer_of_the_options(options: str, expected: Any) -> None:
+    assert chosen_optimizer(cli.parser().parse_args(["train", *options.split()])) == expected
+
+
+@pytest.mark.parametrize("option", ["--momentum 0.9", "--nesterov"])
+def test_settings_of_another_optimizer_are_refused(option: str, capsys: Any) -> None:
+    code, _, err = run(capsys, "train", "digits", *option.split())
+    assert code == FAILED and err == f"rop train: {option.split()[0]} belongs to --optimizer sgd, got adam\n"
 
 
 def test_forest_has_the_papers_learning_rate() -> None:

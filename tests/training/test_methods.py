@@ -311,9 +311,10 @@ class Signum:
 '''
 LINE = "from rop.optim.signum import Signum as Signum\n"
 USE = """
-import json, sys
-import numpy as np, rop
-from rop import optim
+import json
+from pathlib import Path
+import rop
+from rop import cli, optim
 from tests.training.test_trainer import fit, same
 assert rop.__file__.startswith({folder!r})
 given = dict(optimizer=optim.Signum(lr=rop.cosine(0.02, 8)), regularizer=rop.SpectralRadius(mu=0.05, solver="track"))
@@ -322,15 +323,23 @@ whole = fit(**given)
 assert whole.history[-1]["loss"] < whole.history[0]["loss"]
 fit(checkpoint="run", **{{**given, "epochs": 2}})
 same(fit(checkpoint="run", resume=True, **given), whole)
+
+command = "train digits --optimizer signum --solver track --epochs 1 --quiet --out digits".split()
+assert cli.main(command) == 0
+assert json.loads(Path("digits/config.json").read_text())["optimizer"] == {{"is": "Signum", "lr": 0.02, "beta": 0.9}}
+assert cli.main("resume digits --epochs 2 --quiet".split()) == 0
+assert len(Path("digits/history.csv").read_text().splitlines()) == 3
+assert cli.main([*command, "--momentum", "0.5"]) == 1  # a setting that it does not have
 """
 
 
 def test_a_training_method_is_one_file_and_one_line(tmp_path: Path) -> None:
-    """In a copy of the package: the kernels are the same, so nothing is compiled."""
+    """In a copy of the package, by rop.train and by `rop train`. The kernels are the same, so nothing is compiled."""
     for folder in ("rop", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
     (tmp_path / "rop" / "optim" / "signum.py").write_text(METHOD)
     with open(tmp_path / "rop" / "optim" / "__init__.py", "a") as names:
         names.write(LINE)
     code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(tmp_path)!r})\n"
-    run_python(code + USE.format(folder=str(tmp_path)))
+    done = run_python(code + USE.format(folder=str(tmp_path)))
+    assert "rop train: --momentum belongs to --optimizer sgd, got signum" in done.stderr
