@@ -1,23 +1,38 @@
-"""What an optimizer and a penalty are to the trainer, and what they see of a step.
+"""The protocols of optimizers and penalties, and what the trainer shows them of a step.
 
 An optimizer of your own is an object with a learning rate ``lr`` and a method ``step``; a penalty of your own is an
-object with a method ``value_and_gradient``. Both run in Python, step by step, on any device. What they carry from step
-to step are NumPy arrays by name, their *memory*: checkpoints save it, so a run that is resumed ends with the same bits.
+object with a method ``value_and_gradient``. Both run in Python, step by step, on any device. They keep what they need
+from one step to the next in NumPy arrays by name, their *memory*: checkpoints save it, so a run that is resumed ends
+with the same bits. ``Optimizer`` and ``Penalty`` below name the methods that are optional.
+
+An optimizer with a memory, and a penalty:
 
 >>> from dataclasses import dataclass
 >>> import numpy as np, rop
+>>> from rop.optim import Memory, Problem, Schedule, Step
 >>> @dataclass(frozen=True)
-... class SignSGD:
-...     lr: rop.optim.Schedule = 0.01
+... class Signum:
+...     lr: Schedule = 0.01
+...     beta: float = 0.9
+...
+...     def start(self, problem: Problem) -> Memory:
+...         return {"average": problem.zeros()}
 ...
 ...     def step(self, now: Step, memory: Memory) -> None:
-...         now.w -= now.w.dtype.type(now.rate) * np.sign(now.gradient)
+...         memory["average"] += np.float32(1 - self.beta) * (now.gradient - memory["average"])
+...         now.w -= np.float32(now.rate) * np.sign(memory["average"])
+>>> @dataclass(frozen=True)
+... class Ridge:
+...     mu: Schedule = 0.01
+...
+...     def value_and_gradient(self, now: Step, memory: Memory) -> tuple[float, np.ndarray | None, dict[str, float]]:
+...         return now.mu / 2 * float(now.w @ now.w), np.float32(now.mu) * now.w, {}
 >>> x = np.random.default_rng(0).standard_normal((64, 2)).astype("f4")
 >>> net = rop.Sequential(rop.Linear(2, 8), rop.Tanh(), rop.Linear(8, 2))
 >>> fit = rop.train(net, rop.CrossEntropy(), (x, (x[:, 0] > x[:, 1]).astype(int)), batch_size=16, epochs=20,
-...                 optimizer=SignSGD())
->>> bool(fit.history[-1]["loss"] < 0.1)
-True
+...                 optimizer=Signum(), regularizer=Ridge())
+>>> bool(fit.history[-1]["loss"] < 0.2), list(fit.memory), bool(fit.history[-1]["rho"] > 0)  # rho: Ridge's value
+(True, ['average'], True)
 """
 
 from __future__ import annotations
@@ -41,7 +56,7 @@ Memory = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Problem:
-    """What ``start`` is told about a run.
+    """The facts about a run that ``start`` is given.
 
     net: the network, of ``size`` parameters.
     dtype: the precision of the parameters.
@@ -62,20 +77,21 @@ class Problem:
 
 @dataclass
 class Step:
-    """What a method sees of one training step.
+    """One training step, as a method sees it.
 
     w: the parameters (n,), which an optimizer changes in place.
     objective: f of the step's batch.
     point: the objective at w, with all its derivatives; ``rop.kfac.kfac(now.point)`` gives its factors.
     gradient: ∇f(w) plus what the penalty adds, (n,). The optimizer may change it.
-    rate, mu, tol: what the schedules say about this step: the learning rate, and the weight and the tolerance of the
-        penalty.
+    rate, mu, tol: the values of the schedules for this step: the learning rate, and the weight and the tolerance of
+        the penalty.
     number, epoch: the step and the epoch, both counted from 1 since the beginning of the run.
     seed: the seed of the run.
     batch: rows of the data that the batch consists of.
     objective_of: makes the objective of other rows of the data.
-    cache: a dict that lives as long as the run, for what can be made again from memory; it is not saved, and is empty
-        whenever the run goes back to an earlier step.
+    cache: a dict that lives as long as the run, for values that can be computed again from memory. It is not saved,
+        and it is emptied whenever the run returns to an earlier step.
+    added: the part of the gradient that the penalty has added; None if it added nothing.
     """
 
     w: np.ndarray
@@ -91,7 +107,7 @@ class Step:
     batch: np.ndarray
     objective_of: Callable[[np.ndarray], Objective]
     cache: dict[str, Any] = field(default_factory=dict)
-    added: np.ndarray | None = None  # what the penalty has added to the gradient
+    added: np.ndarray | None = None
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -109,7 +125,7 @@ class Step:
 
 @dataclass
 class Epoch:
-    """What ``end_epoch`` sees after the last step of an epoch.
+    """An epoch whose last step is done, as ``end_epoch`` sees it.
 
     w: the parameters (n,), which may be changed in place.
     state: the running statistics of batchnorm by name, which may be changed in place.
