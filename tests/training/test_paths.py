@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
@@ -19,7 +20,7 @@ import torch
 
 import rop
 from rop.devices import obstacle
-from rop.training.report import Report
+from rop.training.report import Report, is_finite
 from rop.training.settings import has_compiled_form
 from rop.training.steps import Steps
 from tests.helpers.processes import ROOT, environment
@@ -73,44 +74,37 @@ def penalty(options: dict[str, Any]) -> rop.SpectralRadius | None:
     return rop.SpectralRadius(**options) if options else None
 
 
-def by_steps(kind: Callable[..., Steps], optimizer: str, options: dict[str, Any]) -> Trace:
-    net, (given, _), regularizer = network(), OPTIMIZERS[optimizer], penalty(options)
-    steps = kind(
+def make_steps(path: str, optimizer: str, options: dict[str, Any], **given: Any) -> Steps:
+    """The steps of a path over all data, from the same start on every path."""
+    name = {"compiled": "CompiledSteps", "stepwise": "StepwiseSteps", "cuda": "CudaSteps"}[path]
+    kind, (x, y), net = getattr(import_module(f"rop.training.{path}"), name), data(), network()
+    usual = {"loss": rop.CrossEntropy(), "y": y, "w": net.init(seed=3, dtype=np.float64)}
+    steps: Steps = kind(
         net,
-        rop.CrossEntropy(),
-        *data(),
+        x=x,
         batch_size=BATCH,
-        w=net.init(seed=3, dtype=np.float64),
         dtype=np.float64,
-        optimizer=given,
-        regularizer=regularizer,
+        optimizer=OPTIMIZERS[optimizer][0],
+        regularizer=penalty(options),
         seed=SEED,
+        **{**usual, **given},
     )
     assert steps.begin(np.arange(BATCH * STEPS)) == STEPS
-    schedules: dict[str, Any] = {} if regularizer is None else {"mu": regularizer.mu, "tol": regularizer.tol}
+    return steps
+
+
+def model(steps: Steps) -> np.ndarray:
+    return np.concatenate([steps.w, *steps.state.values()])
+
+
+def by_steps(path: str, optimizer: str, options: dict[str, Any]) -> Trace:
+    steps = make_steps(path, optimizer, options)
+    schedules = {} if steps.regularizer is None else {"mu": steps.regularizer.mu, "tol": steps.regularizer.tol}
     points, reports = [], []
     for i in range(STEPS):
-        reports.append(steps.run(i, 1, rate=given.lr, **schedules)[0, COMPARED])
-        points.append(np.concatenate([steps.w, *steps.state.values()]))
+        reports.append(steps.run(i, 1, rate=steps.optimizer.lr, **schedules)[0, COMPARED])
+        points.append(model(steps))
     return points, reports
-
-
-def compiled(optimizer: str, options: dict[str, Any]) -> Trace:
-    from rop.training.compiled import CompiledSteps
-
-    return by_steps(CompiledSteps, optimizer, options)
-
-
-def stepwise(optimizer: str, options: dict[str, Any]) -> Trace:
-    from rop.training.stepwise import StepwiseSteps
-
-    return by_steps(StepwiseSteps, optimizer, options)
-
-
-def cuda(optimizer: str, options: dict[str, Any]) -> Trace:
-    from rop.training.cuda import CudaSteps
-
-    return by_steps(CudaSteps, optimizer, options)
 
 
 def by_torch(optimizer: str, options: dict[str, Any]) -> Trace:
@@ -131,14 +125,18 @@ def by_torch(optimizer: str, options: dict[str, Any]) -> Trace:
     return points, reports
 
 
+def trace(path: str, optimizer: str, options: dict[str, Any]) -> Trace:
+    return by_torch(optimizer, options) if path == "torch" else by_steps(path, optimizer, options)
+
+
 on_gpu = pytest.mark.skipif(obstacle() is not None, reason=f"{obstacle()} (test_the_simulated_gpu runs this)")
-PATHS = [stepwise, pytest.param(cuda, marks=on_gpu), by_torch]
+CUDA = pytest.param("cuda", marks=on_gpu)
 
 
 @pytest.mark.parametrize(("optimizer", "options"), CASES, ids=[", ".join(case) for case in CASES])
-@pytest.mark.parametrize("path", PATHS)
-def test_all_paths_make_the_same_steps(path: Callable[..., Trace], optimizer: str, options: str) -> None:
-    expected, found = compiled(optimizer, PENALTIES[options]), path(optimizer, PENALTIES[options])
+@pytest.mark.parametrize("path", ["stepwise", CUDA, "torch"])
+def test_all_paths_make_the_same_steps(path: str, optimizer: str, options: str) -> None:
+    expected, found = (trace(one, optimizer, PENALTIES[options]) for one in ("compiled", path))
     for step in range(STEPS):
         np.testing.assert_allclose(found[1][step], expected[1][step], rtol=1e-7, atol=1e-9, err_msg=f"report {step}")
         np.testing.assert_allclose(found[0][step], expected[0][step], rtol=1e-7, atol=1e-9, err_msg=f"point {step}")
@@ -147,12 +145,52 @@ def test_all_paths_make_the_same_steps(path: Callable[..., Trace], optimizer: st
         assert any(took_part) == (options not in ("below K", "track without sense"))
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_random_starts_lead_to_the_same_steps(path: Callable[..., Trace]) -> None:
+@pytest.mark.parametrize("path", ["stepwise", CUDA, "torch"])
+def test_random_starts_lead_to_the_same_steps(path: str) -> None:
     """Compiled code has a generator of its own, so only what power iteration converges to is the same."""
     options = {"mu": 0.1, "warm_start": False, "maxiter": 500, "tol": 1e-9, "stop": "relative"}
-    expected, found = compiled("sgd", options), path("sgd", options)
+    expected, found = trace("compiled", "sgd", options), trace(path, "sgd", options)
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["compiled", "stepwise", CUDA])
+def test_schedules_have_a_value_for_each_step(path: str) -> None:
+    """All steps in one call, against compiled steps one by one. A μ of 0 leaves the penalty out."""
+    schedules: dict[str, Any] = {"rate": [0.2, 0.1, 0.05], "mu": [0.1, 0.0, 20.0], "tol": [0.5, 0.0, 0.01]}
+    options = {"maxiter": 50, "stop": "relative"}
+    expected, found = (make_steps(one, "momentum", options) for one in ("compiled", path))
+    single = [
+        expected.run(i, 1, **{name: numbers[i] for name, numbers in schedules.items()})[0, COMPARED]
+        for i in range(STEPS)
+    ]
+    reports = found.run(0, STEPS, **schedules)
+    np.testing.assert_allclose(reports[:, COMPARED], single, rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(model(found), model(expected), rtol=1e-7, atol=1e-9)
+    products = reports[:, Report.HVPS]
+    assert reports[:, Report.PENALTY].tolist() == [1, 0, 1] and products[1] == 0 and 0 < products[0] < products[2]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the simulated GPU computes with NumPy, which warns of overflow
+@pytest.mark.parametrize("path", ["compiled", "stepwise", CUDA])
+@pytest.mark.parametrize("optimizer", ["nesterov", "adam"])
+@pytest.mark.parametrize("column", [Report.LOSS, Report.RHO])
+def test_a_step_that_is_not_finite_is_not_made(column: Report, optimizer: str, path: str) -> None:
+    """Its report is the last one, and the parameters, the running statistics and the moments are as before."""
+    w = np.random.default_rng(2).standard_normal(network().size)
+    hidden, output = w[:9], w[15:21].reshape(2, 3)
+    if column is Report.LOSS:
+        output *= 1e200
+    else:  # two hidden nodes that are equal and cancel: outputs of 0 with derivatives of 1e160, whose square overflows
+        hidden[2:4], hidden[7], output[:] = hidden[:2], hidden[6], (1e160, -1e160, 0.0)
+        w[9:15] = 0.5
+    options = {"maxiter": 3, "tol": 0.0}
+    steps = make_steps(path, optimizer, options, loss=rop.MSE(), y=normal(4, (BATCH * STEPS, 2)), w=w)
+    before = {name: array.copy() for name, array in steps.arrays.items() if name not in "uv"}
+    reports = steps.run(0, STEPS, rate=0.1, mu=0.1)
+    assert len(reports) == 1 and not is_finite(reports).any()
+    assert np.isfinite(reports[0, Report.LOSS]) == (column is Report.RHO) and not np.isfinite(reports[0, column])
+    for name, array in before.items():
+        np.testing.assert_array_equal(steps.arrays[name], array, err_msg=name)
 
 
 def test_these_are_all_settings_that_are_compiled() -> None:
