@@ -21,7 +21,7 @@ from rop.layers.loss import Loss
 from rop.objective import Objective
 from rop.torch.losses import loss_from_torch, numbers
 from rop.torch.trace import Traced, trace
-from rop.training.penalty import Penalty
+from rop.training.penalty import StandalonePenalty
 
 
 class SpectralRadius:
@@ -87,7 +87,8 @@ class SpectralRadius:
         first = self._bind()
         _check_optimizer(base_optimizer, module)
         size, dtype = first.traced.net.size, first.traced.dtype
-        self._penalty = Penalty(regularizer, size, dtype, check_int("SpectralRadius", "seed", seed, minimum=0))
+        seed = check_int("SpectralRadius", "seed", seed, minimum=0)
+        self._penalty = StandalonePenalty(regularizer, size, dtype, seed)
         self._preconditioner: Any = None
         self.steps, self.epoch = 0, 1
         self.rho, self.penalised = float("nan"), False

@@ -1,9 +1,9 @@
 """Training: runs, the steps they consist of, and how to write an optimizer or a penalty of your own.
 
-train, evaluate, Fit                a run, and what it returns
-TrainingStopped, TrainingInterrupted  how a run ends otherwise
-Optimizer, Penalty, Step, Epoch     the protocols of methods, and what methods see; see rop/optim/method.py
-Steps, steps_for, Report            the protocol of steps; see rop/training/steps.py
+train, evaluate, Fit                  a run, its result, and how good a net is
+TrainingStopped, TrainingInterrupted  the exceptions with which a run ends early
+Optimizer, Penalty, Step, Epoch       the protocols of methods, and their arguments; see rop/optim/method.py
+Steps, steps_for, Report              the protocol of steps; see rop/training/steps.py
 """
 
 from __future__ import annotations

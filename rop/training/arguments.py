@@ -7,29 +7,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rop.arguments import as_array, check_dtype, check_function, check_int
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
 from rop.inputs import check_data, check_problem, check_state
 from rop.layers.loss import Loss
-from rop.optim.method import check_methods
+from rop.optim.method import Optimizer, Penalty, check_methods
 from rop.training.fit import Fit
 
-Pair = tuple[Any, Any]
+Pair = tuple[ArrayLike, ArrayLike]  # samples and targets, as the user gives them
+Arrays = tuple[np.ndarray, np.ndarray]  # the same, checked
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a run is told, checked; see ``rop.train``."""
+    """The checked arguments of a run; see ``rop.train``."""
 
     net: Graph
     loss: Loss
-    optimizer: Any
-    regularizer: Any
+    optimizer: Optimizer
+    regularizer: Penalty | None
     x: np.ndarray
     y: np.ndarray
-    validation: Pair | None
+    validation: Arrays | None
     epochs: int
     batch_size: int
     seed: int
@@ -59,12 +61,12 @@ def checked_task(
     epochs: int,
     batch_size: int,
     seed: int,
-    optimizer: Any,
-    regularizer: Any,
-    w: Any,
-    state: Any,
+    optimizer: Optimizer,
+    regularizer: Penalty | None,
+    w: ArrayLike | None,
+    state: Mapping[str, np.ndarray] | None,
     start: Fit | None,
-    dtype: Any,
+    dtype: DTypeLike,
     device: str,
     profile: bool,
 ) -> Task:
@@ -72,18 +74,19 @@ def checked_task(
     check_problem("train", net, loss)
     check_methods("train", optimizer, regularizer)
     epochs, seed = check_int("train", "epochs", epochs), check_int("train", "seed", seed, minimum=0)
-    dtype = np.dtype(check_dtype("train", dtype))
+    precision = np.dtype(check_dtype("train", dtype))
     x, y = pair_of("data", data)
-    x = check_data(x, dtype, check_finite=True)
+    x = check_data(x, precision, check_finite=True)
     if len(x) < check_int("train", "batch_size", batch_size):
         raise ArgumentError(
             f"train: expected at least one batch of {batch_size} samples, got {len(x)}; "
             f"give more data or batch_size={len(x)}"
         )
+    checked: Arrays | None = None
     if validation is not None:
         xv, yv = pair_of("validation", validation)
-        validation = check_data(xv, dtype, check_finite=True), as_array("y", yv)
-        check_validation(net, loss, *validation)
+        checked = check_data(xv, precision, check_finite=True), as_array("y", yv)
+        check_validation(net, loss, *checked)
     if start is not None:
         w, state = start_of(start, w, state)
     return Task(
@@ -93,14 +96,14 @@ def checked_task(
         regularizer=regularizer,
         x=x,
         y=np.asarray(y),
-        validation=validation,
+        validation=checked,
         epochs=epochs,
         batch_size=int(batch_size),
         seed=seed,
-        dtype=dtype,
+        dtype=precision,
         device=device,
-        w=net.init(seed, dtype) if w is None else parameters(net, w, dtype),
-        state=check_state(net, state, dtype, "train"),
+        w=net.init(seed, precision) if w is None else parameters(net, w, precision),
+        state=check_state(net, state, precision, "train"),
         earlier=start,
         profile=profile,
     )
@@ -125,8 +128,8 @@ def check_validation(net: Graph, loss: Loss, x: np.ndarray, y: np.ndarray) -> No
         raise type(error)(f"train: validation: {error}") from error
 
 
-def pair_of(name: str, value: Any) -> Pair:
-    """Samples and targets, as many of the one as of the other."""
+def pair_of(name: str, value: Any) -> Arrays:
+    """Samples and targets, of which there must be equal numbers."""
     if not (isinstance(value, (tuple, list)) and len(value) == 2):
         raise ArgumentTypeError(f"train: expected {name} as a pair (x, y), got {type(value).__name__}")
     x, y = (as_array(f"{name}: {part}", one) for part, one in zip("xy", value, strict=True))
@@ -143,7 +146,7 @@ def pair_of(name: str, value: Any) -> Pair:
     return x, y
 
 
-def parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
+def parameters(net: Graph, w: ArrayLike, dtype: np.dtype) -> np.ndarray:
     """A vector of parameters to start from."""
     array = as_array("w", w, "a vector of real numbers")
     if array.dtype.kind not in "fiu":
@@ -157,13 +160,15 @@ def parameters(net: Graph, w: Any, dtype: np.dtype) -> np.ndarray:
     return array
 
 
-def comparable(y: Any) -> np.ndarray:
-    """Targets as they are compared: labels of any integer type are the same."""
+def comparable(y: ArrayLike) -> np.ndarray:
+    """Targets in the form in which they are compared: labels of all integer types are equal."""
     y = np.asarray(y)
     return y.astype(np.int64) if y.dtype.kind in "iu" else y
 
 
-def start_of(earlier: Fit, w: Any, state: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def start_of(
+    earlier: Fit, w: ArrayLike | None, state: Mapping[str, np.ndarray] | None
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The last parameters and running statistics of an earlier fit."""
     if not isinstance(earlier, Fit):
         raise ArgumentTypeError(

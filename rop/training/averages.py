@@ -1,4 +1,4 @@
-"""Running statistics of batchnorm layers in steps that are made in Python."""
+"""The running statistics of batchnorm layers, for the steps that update them in Python."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Checkpoints: one file with everything a run needs to go on, written whole or not at all, read without pickle.
+"""Checkpoints: one file with everything a run needs to continue, written atomically, read without pickle.
 
-A file is not believed: before an array is read, its name, shape and type must be what the reader expects, and its size
+Files are not trusted: before an array is read, its name, shape and type must be what the reader expects, and its size
 what the file can hold. Arrays are stored as they are, so nothing unpacks to more than the file itself.
 """
 
@@ -15,28 +15,30 @@ import zipfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rop.errors import ArgumentError, FileError, RopError
 
 try:
     import fcntl
-except ImportError:  # Windows, which does not let anybody remove a file that is open
+except ImportError:  # Windows, where a file that is open cannot be removed
     fcntl = None  # type: ignore[assignment]
 
 FORMAT, VERSION = "rop checkpoint", 2
 FILE = "checkpoint.npz"
 
-Form = tuple[tuple[int, ...], Any]  # shape and dtype of an array
+Form = tuple[tuple[int, ...], DTypeLike]  # shape and dtype of an array
 Forms = Mapping[str, Form]
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
-def write_atomically(path: Path, write: Callable[[Any], Any]) -> None:
-    """``write(file)`` into a new file beside ``path``, which then takes its place: a reader sees the old one or the new
-    one, whatever happens. A FileError says what is in the way, such as a full disk."""
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """``write(file)`` into a new file beside ``path``, which is then renamed to ``path``: a reader sees the old file or
+    the new one, even after a crash. A FileError gives the reason of a failure, such as a full disk."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +61,8 @@ def write_atomically(path: Path, write: Callable[[Any], Any]) -> None:
 
 
 def remove_leftovers(path: Path) -> None:
-    """Removes what ``write_atomically`` left beside ``path`` when its process was killed; not what is being written."""
+    """Removes files that ``write_atomically`` left beside ``path`` when its process was killed, unless they are locked
+    because another process is writing them."""
     pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
     with suppress(OSError):
         for found in path.parent.iterdir():
@@ -70,13 +73,13 @@ def remove_leftovers(path: Path) -> None:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Marks a file as being written, as long as it is open; raises OSError if somebody else has done so."""
+    """Locks a file until it is closed; raises OSError if another process holds the lock."""
     if fcntl is not None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _sync_folder(folder: Path) -> None:
-    """A new name, too, shall survive a power cut."""
+    """Flushes the folder's entries to the disk, so that the new name survives a power cut as the data do."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -100,10 +103,10 @@ def save(path: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) 
 def load(
     path: Path, expected: Callable[[dict[str, Any]], Forms] | None = None, part: str = ""
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """What ``save`` wrote; a file that is damaged or something else is refused and left as it is.
+    """The JSON object and the arrays that ``save`` wrote; a file that is damaged or of another kind is refused.
 
-    ``expected(meta)`` looks at the JSON object and says which arrays there must be among those whose names begin with
-    ``part``, which alone are read; the default takes what is there."""
+    Only arrays whose names begin with ``part`` are read. ``expected(meta)`` checks the JSON object and returns the
+    forms that these arrays must have; without it they may have any."""
     with _opened(path, "a checkpoint of rop", "Move it away to start again, or bring back a copy") as archive:
         meta = json.loads(archive.read("meta").tobytes().decode("utf-8")) if "meta" in archive.forms else None
         if not isinstance(meta, dict) or meta.get("format") != FORMAT:
@@ -127,7 +130,8 @@ def load_arrays(path: Path, what: str, forms: Forms) -> dict[str, np.ndarray]:
 
 
 class _opened:
-    """A file of np.savez, whose every fault is an ArgumentError that names the file; ``forms`` is what is in it."""
+    """A file of np.savez, open for reading: every error in it becomes an ArgumentError that names the file. ``forms``
+    are the forms of its arrays."""
 
     def __init__(self, path: Path, what: str, remedy: str):
         self._path, self._what, self._remedy = path, what, remedy
@@ -147,11 +151,13 @@ class _opened:
             raise
         return self
 
-    def __exit__(self, kind: Any, error: BaseException | None, *rest: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None = None
+    ) -> None:
         if self._file is not None:
             self._file.close()
         if isinstance(error, Exception) and not isinstance(error, (RopError, FileNotFoundError)):
-            # zipfile, json and NumPy raise all kinds when bytes are wrong
+            # zipfile, json and NumPy raise many classes of errors when bytes are wrong
             raise ArgumentError(
                 f"{self._path}: expected {self._what}, got a file that cannot be read ({_reason(error)}); it was left "
                 f"as it is. {self._remedy}"
@@ -175,7 +181,7 @@ class _opened:
 
 
 def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
-    """The files in a zip file of a size, by the names of their arrays, if it holds what its headers promise."""
+    """The members of a zip file of this size by the names of their arrays, if its headers are consistent with it."""
     members = archive.infolist()
     named = {member.filename.removesuffix(".npy"): member for member in members}
     if len(named) != len(members) or not all(member.filename.endswith(".npy") for member in members):
@@ -190,13 +196,13 @@ def _members(archive: zipfile.ZipFile, size: int) -> dict[str, zipfile.ZipInfo]:
 
 
 def _form(file: IO[bytes], name: str, size: int) -> Form:
-    """Shape and type of an array from the head of its file of so many bytes, which must hold just that array."""
+    """Shape and type of an array from the header of its file of ``size`` bytes, which must hold that array alone."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"{name!r} is an array of an unknown format")
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a header that NumPy wonders about is damaged
+        warnings.simplefilter("error")  # a header that NumPy warns about is damaged
         shape, fortran, dtype = reader(file)
     if fortran or dtype.kind not in "biuf" or any(axis < 0 for axis in shape):
         raise ValueError(f"{name!r} is not an array of numbers as rop writes it")
@@ -216,9 +222,9 @@ def _reason(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-# --------------------------------------------------------------------------------------------- what a JSON object says
+# ------------------------------------------------------------------------------------------------------- JSON objects
 class Values:
-    """Reads the values of a JSON object from a file, and refuses what is not of the right kind or out of range.
+    """Reads the values of a JSON object from a file, and refuses values of a wrong type or out of range.
 
     >>> Values("run.json", {"step": -5}).whole("step", 0, 10)
     Traceback (most recent call last):

@@ -28,7 +28,7 @@ from rop.training.settings import compiled_settings
 from rop.training.start import first_direction
 from rop.training.steps import Steps
 
-SHARE = 0.005  # seconds of steps that are run with or without threads before the other is tried
+SHARE = 0.005  # seconds of steps in one call, which runs either with threads or without
 
 
 class CompiledSteps(Steps):

@@ -1,11 +1,11 @@
-"""How good a net is: its loss and accuracy, and whether it is beyond training."""
+"""How good a net is: its loss and accuracy, and whether it has collapsed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rop.arguments import as_array
 from rop.graph import Graph
@@ -19,7 +19,7 @@ PROBE = 256  # this number of samples is enough to see that a net is alive
 
 
 def evaluate(
-    net: Graph, loss: Loss, w: Any, x: Any, y: Any, state: Mapping[str, np.ndarray] | None = None
+    net: Graph, loss: Loss, w: ArrayLike, x: ArrayLike, y: ArrayLike, state: Mapping[str, np.ndarray] | None = None
 ) -> tuple[float, float]:
     """Loss and accuracy of a net in evaluation mode; the accuracy of targets that are not labels is NaN.
 
@@ -40,7 +40,7 @@ def has_collapsed(
     net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.ndarray, state: Mapping[str, np.ndarray] | None = None
 ) -> bool:
     """Whether a classifier predicts one class for all samples, wrongly for some, and ‖∇f‖ < 1e-4: then no training on
-    them will bring it back. For a net that is alive a look at the first samples is enough.
+    them will bring it back. For most nets that are alive the first samples are enough to see it.
 
     >>> import numpy as np, rop
     >>> net = rop.Sequential(rop.Linear(1, 2), rop.Softmax(1))

@@ -1,7 +1,7 @@
-"""What a run computes, as plain data: two runs with equal fingerprints do the same steps to the bit, on equal machines.
+"""Fingerprints of runs: two runs with equal fingerprints make the same steps to the bit, on equal machines.
 
-``described`` follows attributes, not a list of known layers: an argument that a layer, loss, optimizer or schedule
-keeps is covered without a word here. Functions are told apart by their code and the constants it uses.
+``described`` follows attributes, not a list of known layers: every argument that a layer, loss, optimizer or schedule
+keeps is covered. Functions are told apart by their code and the constants it uses.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _callable(value: Any) -> Any:
 
 
 def _object(value: Any) -> dict[str, Any]:
-    """Its class and what it was made with. Other objects than dataclasses may take notes in lists and the like, which
-    are left out."""
+    """Its class and the values it was made with. Objects other than dataclasses may collect results in lists and dicts,
+    which are left out."""
     items = sorted(getattr(value, "__dict__", {}).items())
     whole = hasattr(value, "__dataclass_fields__")
     return {"is": _name(type(value)), **{name: described(item) for name, item in items if whole or _constant(item)}}
@@ -161,7 +161,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 # ----------------------------------------------------------------------------------------------------- the machine
 def machine(device: str) -> dict[str, Any]:
-    """What the last bits depend on besides the settings: the kind of CPU that code is compiled for, and the compiler.
+    """The facts besides the settings on which the last bits depend: the kind of CPU and the compiler.
 
     >>> sorted(machine("cpu"))
     ['cpu', 'device', 'numba']

@@ -1,9 +1,8 @@
-"""What training returns, and how it ends otherwise."""
+"""The result of training, and the exceptions with which it ends early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -12,27 +11,24 @@ from rop.errors import RopError
 Row = dict[str, float]
 
 
-class TrainingStopped(RopError):
+class _EndedEarly(BaseException):
+    """An exception that carries the run so far, also to another process."""
+
+    def __init__(self, message: str, fit: Fit):
+        super().__init__(message)
+        self.fit = fit
+
+    def __reduce__(self) -> tuple[type[_EndedEarly], tuple[str, Fit]]:
+        return type(self), (str(self), self.fit)
+
+
+class TrainingStopped(_EndedEarly, RopError):
     """A loss, ρ or parameter that is not finite, or a checkpoint that cannot be written; ``fit`` is the run up to the
     last good step."""
 
-    def __init__(self, message: str, fit: Fit):
-        super().__init__(message)
-        self.fit = fit
 
-    def __reduce__(self) -> Any:
-        return type(self), (str(self), self.fit)  # it may have to come back from another process
-
-
-class TrainingInterrupted(KeyboardInterrupt):
+class TrainingInterrupted(_EndedEarly, KeyboardInterrupt):
     """Ctrl-C; ``fit`` is the run so far, and its checkpoint, if it has one, is up to date."""
-
-    def __init__(self, message: str, fit: Fit):
-        super().__init__(message)
-        self.fit = fit
-
-    def __reduce__(self) -> Any:
-        return type(self), (str(self), self.fit)  # it may have to come back from another process
 
 
 @dataclass
@@ -41,12 +37,14 @@ class Fit:
 
     w, state: parameters and running statistics, the best on validation data if there were any, else the last.
     history: a dict for each epoch: epoch, loss, accuracy (of the steps' batches), rho, residual (their means over the
-        steps), hvps, skipped (steps without the penalty because the eigenvector made no sense), seconds; with
+        steps), hvps, skipped (steps without the penalty because the eigenvector was too inaccurate), seconds; with
         validation data valid_loss and valid_accuracy.
-    memory: what the next step would need besides w and state: the optimizer's averages, the last eigenvector.
-    epochs, steps: done so far, those of the fit it started from included.
+    memory: the arrays that the next step would need besides w and state: the optimizer's averages, the last
+        eigenvector.
+    epochs, steps: their numbers so far, including those of the fit it started from.
     collapsed: whether w_last predicts one class for all training samples, wrongly for some, with ‖∇f‖ < 1e-4, so that
-        training would not bring it back. Looked at when a run ends; None in a fit that callbacks or exceptions hold.
+        training would not bring it back. It is determined when a run ends, and is None in the fits of callbacks and
+        exceptions.
     """
 
     w: np.ndarray

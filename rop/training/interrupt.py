@@ -6,19 +6,19 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 
 @contextmanager
 def deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Lets Ctrl-C set a flag that the run looks at between steps, so that what is saved belongs together. A second
-    Ctrl-C raises at once. Outside the main thread signals cannot be handled, and the flag stays down."""
+    """Makes Ctrl-C set a flag, which the run reads between steps, so that a checkpoint holds the arrays of one step. A
+    second Ctrl-C raises at once. Signals can be handled in the main thread alone; in others the flag is never set."""
     flag = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield flag.is_set
         return
 
-    def handle(number: int, frame: Any) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         if flag.is_set():
             raise KeyboardInterrupt
         flag.set()

@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rop import eigen
+from rop.curvature.common import Preconditioner
 from rop.kernels.rules import SENSE, shortening, takes_part
 from rop.objective import Point
 from rop.optim import SpectralRadius
@@ -24,19 +26,20 @@ def dominant(
     mu: float,
     tol: float,
     rate: float,
-    preconditioner: Any = None,
+    preconditioner: Preconditioner | None = None,
     free: np.ndarray | None = None,
 ) -> tuple[eigen.Eigen, np.ndarray | None]:
     """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
 
     Args:
-        regularizer: what ρ may be, and how its eigenvector is found. The caller evaluates its schedules.
-        v: where the search starts, (n,); afterwards where the next one starts, written in place.
-        seed, number: the seed of the run, and how many steps there were before this one.
+        regularizer: the settings of the penalty and of its solver. The caller evaluates the schedules.
+        v: the vector from which the search starts, (n,). The start of the next search is written into it.
+        seed, number: the seed of the run, and the number of steps before this one.
         mu, tol, rate: weight, tolerance and learning rate of this step.
+        preconditioner: of solver "paper_lobpcg".
         free: 1 for parameters that may move, 0 for others, (n,): H is then that of f as a function of the former.
     """
-    moving: Any = 1 if free is None else free
+    moving: np.ndarray | int = 1 if free is None else free
     found = _solve(regularizer, v, p, [seed, number], tol, preconditioner, moving)
     r, sense = regularizer, SENSE if regularizer.solver == "track" else 0.0
     if not takes_part(found.rho, r.K, found.residuals[0], sense):
@@ -46,8 +49,15 @@ def dominant(
 
 
 def _solve(
-    r: SpectralRadius, v: np.ndarray, p: Point, seed: list[int], tol: float, preconditioner: Any, free: Any
+    r: SpectralRadius,
+    v: np.ndarray,
+    p: Point,
+    seed: list[int],
+    tol: float,
+    preconditioner: Preconditioner | None,
+    free: np.ndarray | int,
 ) -> eigen.Eigen:
+    """The dominant eigenpair by the solver of the settings; v becomes the start of the next search."""
     H = _Following(p, free)
     options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": seed}
     if r.warm_start and (v * free).any():
@@ -65,29 +75,29 @@ def _solve(
     return found
 
 
-class Penalty:
-    """A penalty outside of a run, as rop.torch.SpectralRadius uses it: it carries the eigenvector from step to step.
+class StandalonePenalty:
+    """The penalty outside of a run, as rop.torch.SpectralRadius uses it: it keeps the eigenvector between steps.
 
     Attributes:
-        v: where the next search starts, (n,); written in place.
+        v: the vector from which the next search starts, (n,); written in place.
     """
 
-    def __init__(self, regularizer: SpectralRadius, size: int, dtype: Any, seed: int = 0):
+    def __init__(self, regularizer: SpectralRadius, size: int, dtype: DTypeLike, seed: int = 0):
         self.regularizer, self.seed = regularizer, seed
         self.v = first_direction(size, dtype, seed)
 
     def at(self, p: Point, number: int, **given: Any) -> tuple[eigen.Eigen, np.ndarray | None]:
-        """See ``dominant`` for what is given and returned."""
+        """``dominant`` from the vector that is kept; see there for the other arguments and the result."""
         return dominant(self.regularizer, self.v, p, seed=self.seed, number=number, **given)
 
 
 class _Following(eigen.Hessian):
-    """H(w) between parameters that may move, with the direction to which power iteration would go on from the last
-    product."""
+    """H(w) restricted to the parameters that may move. ``following`` is the normalised last product: the vector with
+    which power iteration would continue."""
 
     following: np.ndarray
 
-    def __init__(self, p: Point, free: Any):
+    def __init__(self, p: Point, free: np.ndarray | int):
         super().__init__(p)
         self._free = free
 

@@ -1,15 +1,18 @@
-"""What a training run shows on the terminal while it goes on."""
+"""The progress bar of a training run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rop.errors import missing_package
 from rop.training.report import means
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Quiet:
@@ -23,7 +26,7 @@ class Quiet:
 class Bar(Quiet):
     """A bar over all steps, with the numbers of the last epoch that is complete."""
 
-    def __init__(self, progress: Any, epochs: int, per_epoch: int):
+    def __init__(self, progress: Progress, epochs: int, per_epoch: int):
         self._progress, self._per_epoch, self._numbers = progress, per_epoch, ""
         self._task = progress.add_task("", total=epochs * per_epoch, epoch=f"0/{epochs}", numbers="")
         self._epochs = epochs

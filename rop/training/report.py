@@ -1,6 +1,6 @@
-"""What training steps report: rows of float64 numbers, one row per step, with the columns of ``Report``.
+"""The reports of training steps: rows of float64 numbers, one row per step, with the columns of ``Report``.
 
-Compiled code, the GPU and Python write the same columns, and everybody reads them by name:
+Compiled code, the GPU and Python write the same columns, and all readers use their names:
 
 >>> reports = blank(2)
 >>> reports[:, Report.LOSS] = 1.0, np.inf
@@ -17,7 +17,10 @@ from rop.kernels.rules import Report
 __all__ = ["COLUMNS", "DECIDING", "TIMES", "Report", "blank", "is_finite", "means"]
 
 COLUMNS = tuple(column.name.lower() for column in Report)
-DECIDING = [Report.LOSS, Report.RHO]  # a step in which one of them is not finite is not made
+DECIDING = [
+    Report.LOSS,
+    Report.RHO,
+]  # a step in which one of them is not finite is not made
 TIMES = [Report.GRADIENT_NS, Report.POWER_NS, Report.R2_NS, Report.REST_NS]
 
 

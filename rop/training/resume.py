@@ -1,7 +1,7 @@
-"""Where a run stands, and how that is kept in a checkpoint and found there again.
+"""The position of a run, how it is saved in a checkpoint, and how it is restored.
 
-rop/training/checkpoint.py knows how a checkpoint is written and read; this file knows what is in that of a run. Nothing
-in it is believed before it was looked at.
+rop/training/checkpoint.py writes and reads files; this file defines their content for a run. Nothing that is read from
+a checkpoint is used before it has been checked.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ def fingerprint(task: Task) -> dict[str, Any]:
 
 
 class Keeper:
-    """Keeps the checkpoint of a run in a folder.
+    """Writes and restores the checkpoint of a run.
 
     Args:
         path: the file.
-        task: what the run was told.
-        steps: what makes its steps.
+        task: the arguments of the run.
+        steps: its steps, whose arrays are saved.
         past_epochs: epochs of the fit that the run started from.
     """
 
@@ -80,7 +80,7 @@ class Keeper:
         self._fingerprint, self._machine = fingerprint(task), machine(task.device)
 
     def save(self, now: Standing) -> None:
-        """Writes everything the run needs to go on from here."""
+        """Writes everything that the run needs to continue from here."""
         meta = {
             "epoch": now.epoch,
             "step": now.step,
@@ -97,7 +97,7 @@ class Keeper:
         return {**self._steps.arrays, **best, "reports": now.reports, "profiled": now.profiled}
 
     def restore(self, now: Standing) -> None:
-        """Goes to where the checkpoint stands."""
+        """Continues from the checkpoint."""
         meta, arrays = files.load(self.path, partial(self._expected, now))
         for name, array in arrays.items():
             self._check_values(name, array)
@@ -112,9 +112,9 @@ class Keeper:
         now.best = {name: arrays[f"best/{name}"] for name in now.best}
         now.reports, now.profiled = arrays["reports"], arrays["profiled"]
 
-    # ----------------------------------------------------------------------------- what a checkpoint is expected to be
+    # ----------------------------------------------------------------------------------- what a checkpoint must contain
     def _expected(self, now: Standing, meta: dict[str, Any]) -> files.Forms:
-        """The arrays that a checkpoint of this run has, where it says it stands, if that is a place in this run."""
+        """The arrays that a checkpoint of this run has at the position in ``meta``, which must be one of this run."""
         saved, expected = meta.get("settings"), json.loads(json.dumps(self._fingerprint))
         saved = saved if isinstance(saved, dict) else {}
         different = [name for name, value in expected.items() if name not in saved or saved[name] != value]
@@ -135,13 +135,13 @@ class Keeper:
         return {**forms, "reports": ((step, len(Report)), np.float64)}
 
     def _columns(self) -> set[str]:
-        """What every row of the history has."""
+        """The columns of every row of the history."""
         penalty = {"rho", "residual", "hvps", "skipped"} if self._task.regularizer is not None else set()
         checked = {"valid_loss", "valid_accuracy"} if self._task.validation is not None else set()
         return {"epoch", "loss", "accuracy", "seconds"} | penalty | checked
 
     def _check_values(self, name: str, array: np.ndarray) -> None:
-        """Refuses numbers that a run never saves: they would be used as they are."""
+        """Refuses numbers that a run never saves."""
         part = name.removeprefix("best/")
         if part == "kfac/batch":  # rows of the data
             good = bool(((array >= -1) & (array < self._task.samples)).all())
@@ -159,7 +159,7 @@ class Keeper:
 
 
 def _differences(before: Any, now: Mapping[str, Any]) -> str:
-    """What is new about the machine, in a few words."""
+    """The differences between two machines, in a few words."""
     before = before if isinstance(before, dict) else {}
     return ", ".join(
         f"{name} {before.get(name, 'unknown')}, now {value}" for name, value in now.items() if before.get(name) != value

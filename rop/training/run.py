@@ -1,9 +1,9 @@
 """Training: min f(w) + μ·max(0, ρ(w) − K) over minibatches.
 
 A run is a sequence of steps whose outcome depends on its settings only: samples are drawn from (seed, epoch), random
-directions from (seed, step), sums do not depend on threads. So a run that was stopped anywhere goes on from its last
-checkpoint and ends with the same bits. Steps run a fraction of a second at a time; in between the loop of this file
-looks after progress, checkpoints and Ctrl-C.
+directions from (seed, step), sums do not depend on threads. So a run that was stopped anywhere continues from its last
+checkpoint and ends with the same bits. Steps run a fraction of a second at a time; in between, the loop in this file
+shows progress, writes checkpoints and checks for Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rop.arguments import check_bool, check_path
 from rop.devices import check_device
@@ -27,12 +28,15 @@ from rop.training.arguments import Pair, Task, check_callbacks, checked_task
 from rop.training.evaluation import evaluate, has_collapsed
 from rop.training.fit import Fit, Row, TrainingInterrupted, TrainingStopped
 from rop.training.interrupt import deferred_interrupt
+from rop.training.progress import Quiet, shown
 from rop.training.report import TIMES, Report, blank, is_finite, means
 from rop.training.resume import Keeper, Standing
 from rop.training.steps import Steps, steps_for
 
-SLICE = 0.2  # seconds that steps run before the loop looks around
-SAVE_EVERY = 2.0  # seconds between checkpoints, at least: writing one must not slow down short epochs
+SLICE = 0.2  # seconds of steps between two looks at progress and Ctrl-C
+SAVE_EVERY = 2.0  # least seconds between checkpoints: writing them must not slow down short epochs
+
+Callback = Callable[[Row, Fit], Any]  # True ends the training
 
 
 def train(
@@ -46,16 +50,16 @@ def train(
     seed: int = 0,
     optimizer: Optimizer | None = None,
     regularizer: Penalty | None = None,
-    w: Any = None,
+    w: ArrayLike | None = None,
     state: Mapping[str, np.ndarray] | None = None,
     start: Fit | None = None,
-    dtype: Any = np.float32,
+    dtype: DTypeLike = np.float32,
     device: str = "cpu",
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: bool = False,
     profile: bool = False,
-    callbacks: Sequence[Callable[[Row, Fit], Any]] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> Fit:
     """Trains a net: min f(w) + μ·max(0, ρ(w) − K), ρ the spectral radius of the Hessian of a batch's loss.
 
@@ -115,7 +119,7 @@ def train(
 
 
 class _Run:
-    """One training run: what it was told, where it stands, and its loop over epochs and steps."""
+    """One training run: its arguments, its position, and its loop over epochs and steps."""
 
     def __init__(self, task: Task, folder: Path | None):
         self.task, self.folder = task, folder
@@ -149,7 +153,7 @@ class _Run:
 
     # ------------------------------------------------------------------------------------------------------ checkpoints
     def start(self, resume: bool) -> None:
-        """Goes to where the checkpoint stands, or writes the first one."""
+        """Continues from the checkpoint, or writes the first one."""
         if self.keeper is None:
             if resume:
                 raise ArgumentError("train: resume=True needs the folder of the run, got checkpoint=None")
@@ -182,7 +186,7 @@ class _Run:
         self._saved_at = time.monotonic()
 
     # ----------------------------------------------------------------------------------------------------------- epochs
-    def go(self, interrupted: Callable[[], bool], callbacks: Sequence[Callable[[Row, Fit], Any]], show: Any) -> None:
+    def go(self, interrupted: Callable[[], bool], callbacks: Sequence[Callback], show: Quiet) -> None:
         """Makes all epochs that are left."""
         while self.now.epoch <= self.epochs:
             self._run_epoch(interrupted, show)
@@ -194,7 +198,7 @@ class _Run:
                 self.save()
         self.save()
 
-    def _run_epoch(self, interrupted: Callable[[], bool], show: Any) -> None:
+    def _run_epoch(self, interrupted: Callable[[], bool], show: Quiet) -> None:
         now = self.now
         order = np.random.default_rng([self.task.seed, now.epoch]).permutation(self.task.samples)
         total, before = self.steps.begin(order, now.epoch), self.before
@@ -224,7 +228,7 @@ class _Run:
             count = max(1, min(4 * count, int(SLICE * len(reports) / max(took, 1e-9))))
 
     def _schedules(self, k: np.ndarray) -> dict[str, np.ndarray]:
-        """What the schedules say about the steps k of the current epoch."""
+        """The values of all schedules at the steps k of the current epoch."""
         optimizer, penalty, epoch = self.task.optimizer, self.task.regularizer, self.now.epoch
         given = {"rate": values(optimizer.lr, k, epoch, type(optimizer).__name__)}
         if penalty is not None:
@@ -233,7 +237,7 @@ class _Run:
         return given
 
     def _take_in(self, reports: np.ndarray) -> None:
-        """Adds the reports of steps that were made; stops at one that was not."""
+        """Adds the reports of the steps that were made; ends the run at one that was not."""
         now, finite = self.now, is_finite(reports)
         good = reports[finite]
         now.reports = np.concatenate([now.reports, good])
@@ -243,8 +247,8 @@ class _Run:
             self._stop(f"{what} is not finite in")
 
     def _return_to_finite(self, given: dict[str, np.ndarray], count: int) -> None:
-        """Some of the last ``count`` steps made parameters that are not finite: makes them again from the mark, one by
-        one, up to the last one that did not, and stops there."""
+        """One of the last ``count`` steps led to parameters that are not finite: repeats them from the mark, one by
+        one, up to the step before that one, and ends the run there."""
         self.steps.back()
         before = self.before
         for step in range(self.now.step, self.now.step + count):
@@ -257,7 +261,7 @@ class _Run:
         self._stop("parameters are not finite after")
 
     def _stop(self, what: str) -> None:
-        """Ends the run at the last good step, because of what happened in the next one."""
+        """Ends the run at the last good step; the message says what happened in the next one."""
         self.save()
         saved = "" if self.keeper is None else f"; the last good step is in {self.keeper.path}"
         raise TrainingStopped(
@@ -347,7 +351,7 @@ class _Run:
 
 
 def recall(steps: Steps, earlier: Fit) -> None:
-    """Puts what the optimizer and the penalty of an earlier fit remember in its place."""
+    """Restores the memory of the optimizer and of the penalty from an earlier fit."""
     arrays, memory = steps.arrays, earlier.memory
     if type(steps.optimizer) in (SGD, Adam) and ("squares" in arrays) != ("squares" in memory):
         given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
@@ -371,9 +375,7 @@ def state_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 @contextmanager
-def _shown(progress: bool, run: _Run) -> Iterator[Any]:
-    from rop.training.progress import Quiet, shown
-
+def _shown(progress: bool, run: _Run) -> Iterator[Quiet]:
     if not progress:
         yield Quiet()
         return

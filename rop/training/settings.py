@@ -1,4 +1,4 @@
-"""Which settings have a compiled form, and what compiled code is told of them."""
+"""Which optimizers and penalties have a compiled form, and their settings as the vector that compiled code reads."""
 
 from __future__ import annotations
 

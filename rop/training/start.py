@@ -1,13 +1,14 @@
-"""Where the search for the dominant eigenvector starts."""
+"""The vector from which the search for the dominant eigenvector starts."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
-def first_direction(size: int, dtype: Any, seed: Any) -> np.ndarray:
+def first_direction(size: int, dtype: DTypeLike, seed: int | Sequence[int]) -> np.ndarray:
     """A random vector of length one, (n,). The seed is that of the run for its first step, and (seed, step) for a step
     of a run without warm starts. Compiled steps without warm starts draw from a generator of their own, because
     NumPy's is not available to compiled code.

@@ -1,4 +1,4 @@
-"""The protocol of training steps: what the trainer asks of the code that makes them, whichever it is.
+"""The protocol of training steps: the interface between the trainer and the classes that make steps.
 
 Three classes make the same steps of min f(w) + μ·max(0, ρ − K): ``CompiledSteps`` runs whole epochs in compiled code,
 ``CudaSteps`` runs on a GPU, and ``StepwiseSteps`` runs in Python with any optimizer and penalty. ``steps_for`` chooses.
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rop.arguments import check_choice, check_dtype, check_int
 from rop.errors import ArgumentError
@@ -20,7 +21,7 @@ from rop.graph import Graph
 from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.rules import Given
 from rop.layers.loss import Loss, Targets
-from rop.optim import SGD, Optimizer, Penalty, SpectralRadius
+from rop.optim import SGD, Optimizer, Penalty
 from rop.optim.method import check_methods
 from rop.training.report import blank, is_finite
 from rop.training.settings import has_compiled_form
@@ -46,13 +47,13 @@ class Steps(ABC):
         net: Graph,
         loss: Loss,
         x: np.ndarray,
-        y: Any,
+        y: ArrayLike,
         *,
         batch_size: int,
         w: np.ndarray,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
         optimizer: Optimizer | None = None,
-        regularizer: SpectralRadius | Penalty | None = None,
+        regularizer: Penalty | None = None,
         state: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         profile: bool = False,
@@ -62,7 +63,7 @@ class Steps(ABC):
         self.net, self.loss, self.size, self.seed = net, loss, net.size, seed
         self.dtype = np.dtype(check_dtype(owner, dtype))
         self.batch = check_int(owner, "batch_size", batch_size)
-        self.optimizer: Any = SGD() if optimizer is None else optimizer
+        self.optimizer: Any = SGD() if optimizer is None else optimizer  # some paths read fields of its class
         self.regularizer: Any = regularizer
         check_methods(owner, self.optimizer, regularizer)
         self._x, self._y, self._profiled = check_data(x, self.dtype, check_finite=True), y, profile
@@ -79,11 +80,11 @@ class Steps(ABC):
 
     @abstractmethod
     def _prepare(self, w: np.ndarray) -> None:
-        """Allocates what the steps need and puts the parameters in place."""
+        """Allocates the memory of the steps and copies the parameters into it."""
 
     # ------------------------------------------------------------------------------------------------------------ steps
     def begin(self, order: np.ndarray, epoch: int = 1) -> int:
-        """Makes an epoch of samples in this order, the last partial batch left out; returns its number of steps."""
+        """Begins an epoch of samples in this order, without the last partial batch; returns its number of steps."""
         self._steps, self._epoch = len(order) // self.batch, epoch
         self._given = np.zeros((self._steps, len(Given)))
         self._arrange(np.asarray(order[: self._steps * self.batch], np.int64).reshape(self._steps, self.batch))
@@ -98,26 +99,26 @@ class Steps(ABC):
         first: int,
         count: int,
         *,
-        rate: Any,
-        mu: Any = 0.0,
-        tol: Any = 0.0,
+        rate: ArrayLike,
+        mu: ArrayLike = 0.0,
+        tol: ArrayLike = 0.0,
         before: int = 0,
         stop: Callable[[], bool] | None = None,
     ) -> np.ndarray:
         """Makes steps first, …, first + count − 1 of the epoch, with one rate, μ and tolerance or one for each step;
-        ``before`` counts the steps before this epoch. Returns a report for each step that was made, (steps, columns),
-        see rop.training.report. It is the last one if its loss or ρ is not finite: then w is what it was before that
-        step. ``stop`` is asked now and then during long steps."""
+        ``before`` counts the steps before this epoch. Returns a report for each step that was begun, (steps, columns),
+        see rop.training.report. A step whose loss or ρ is not finite is not made: its report is the last one, and w is
+        what it was before. ``stop`` is polled during long steps; once it is true, the call returns."""
         given = self._given[first : first + count]
         given[:, Given.RATE], given[:, Given.MU], given[:, Given.TOLERANCE] = rate, mu, tol
         return self._run(first, len(given), before, stop)
 
     @abstractmethod
     def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
-        """See ``run``; what is given for each step is in self._given, (steps, Given)."""
+        """See ``run``; the rate, μ and tolerance of each step are in self._given, (steps, Given)."""
 
     def end_epoch(self, epoch: int) -> None:  # noqa: B027 (compiled optimizers do not ask for it)
-        """Tells the optimizer that the epoch is over, if it wants to know."""
+        """Calls the optimizer's ``end_epoch``, if it has one."""
 
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
@@ -125,17 +126,17 @@ class Steps(ABC):
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything that changes from step to step, by name, on the host: the parameters "w", the running statistics
         as "state/...", the last direction "v" and its product "u" = Hv where the penalty has them, and the memory of
-        the optimizer. They are for reading, and at once: some are views of what the next step will change, others are
-        copies of a GPU's memory, so that writing into them may change nothing. ``restore`` puts values back."""
+        the optimizer. They are read-only and short-lived: some are views of memory that the next step overwrites,
+        others are copies of a GPU's memory, so that writing into them may change nothing. ``restore`` writes."""
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Puts back what ``arrays`` gave, all of it."""
+        """Overwrites everything that changes with the values of an earlier ``arrays``."""
         for name, array in self.arrays.items():
             array[...] = arrays[name]
 
     def mark(self) -> None:
         """Keeps a copy of everything that changes."""
-        self._marked: Any = {name: array.copy() for name, array in self.arrays.items()}
+        self._marked = {name: array.copy() for name, array in self.arrays.items()}
 
     def back(self) -> None:
         """Returns to the last mark."""
@@ -150,7 +151,7 @@ class Steps(ABC):
         return {name: array.copy() for name, array in self.arrays.items() if _is_model(name)}
 
     def result(self) -> dict[str, np.ndarray]:
-        """Those that validation and the fit use: the same, unless the optimizer makes others of them."""
+        """The model that validation and the fit use: ``model``, unless the optimizer has a ``result`` of its own."""
         return self.model()
 
     @property
@@ -186,11 +187,11 @@ class OneByOne(Steps):
 
     @contextmanager
     def _running(self) -> Iterator[None]:
-        """Surrounds the steps of one call."""
+        """A context around the steps of one call."""
         yield
 
     def _goes_on(self) -> bool:
-        """Looks after a step whether another one makes sense."""
+        """Whether the next step can be made after this one."""
         return True
 
     @abstractmethod
@@ -198,7 +199,7 @@ class OneByOne(Steps):
         """Makes one step on some rows of the data, after ``number`` others, and writes its report."""
 
 
-def steps_for(optimizer: Any, regularizer: Any, device: str = "cpu") -> Callable[..., Steps]:
+def steps_for(optimizer: Optimizer, regularizer: Penalty | None, device: str = "cpu") -> Callable[..., Steps]:
     """The class that makes steps with these settings, to be called with the arguments of ``Steps``.
 
     >>> import rop

@@ -1,4 +1,4 @@
-"""The same steps one by one in Python, with any optimizer and any penalty, on any device."""
+"""Training steps one by one in Python, with any optimizer and any penalty, on any device."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class StepwiseSteps(OneByOne):
         if self.regularizer is not None and given[Given.MU]:
             self._penalise(now, report)
         if is_finite(report):
-            with np.errstate(over="ignore", invalid="ignore"):  # the trainer looks whether the parameters are finite
+            with np.errstate(over="ignore", invalid="ignore"):  # the trainer checks that the parameters are finite
                 self.optimizer.step(now, self._memory)
             self._averages.take_in(point.batch_stats)
 
