@@ -18,7 +18,8 @@ TYPE_CHECKING = False  # as in typing, which is slow to import
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from types import FrameType, ModuleType
+    from typing import NoReturn
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,13 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGINT, _leave)  # all is done, and the interpreter is being taken down
 
 
-def _leave(*signal_and_frame: Any) -> NoReturn:
+def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> NoReturn:
     """End the process at once, in a line and without a traceback."""
     os.write(2, b"rop: interrupted\n")
     os._exit(INTERRUPTED)
 
 
-def _interrupt(number: int, frame: Any) -> None:
+def _interrupt(number: int, frame: FrameType | None) -> None:
     """Ctrl-C while a command runs. In the middle of an import it ends the process at once, because libraries in C++
     abort when an import of theirs raises."""
     while frame is not None:
@@ -56,7 +57,7 @@ def _interrupt(number: int, frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _not_lost(unraisable: Any) -> None:
+def _not_lost(unraisable: sys.UnraisableHookArgs) -> None:
     """Ctrl-C in the middle of a destructor or a callback, which cannot raise it, is repeated a moment later."""
     if unraisable.exc_type is KeyboardInterrupt:
         import _thread
@@ -109,8 +110,8 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _modules() -> list[Any]:
-    """The files of the commands."""
+def _modules() -> list[ModuleType]:
+    """The modules of the commands."""
     from importlib import import_module
 
     return [import_module(f"rop.commands.{name}") for name in COMMANDS]

@@ -1,7 +1,7 @@
 """The commands of `rop`, a file for each; here are their names and the exit codes they return.
 
-The file of a command has a function ``add``, which gives the command its parser. runs.py and common.py hold what
-several of them share.
+The file of a command has a function ``add``, which gives the command its parser. common.py is shared by all commands,
+runs.py by those on run folders.
 """
 
 COMMANDS = ("demo", "train", "resume", "eval", "spectrum", "check", "bench")  # as `rop --help` lists them

@@ -9,14 +9,18 @@ import os
 import sys
 import time
 import types
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 import rop
-from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, positive
+from rop.commands.common import FAILED, OK, USAGE, Commands, Progress, add_command, positive
 from rop.layers import LAYERS, LOSSES
+
+if TYPE_CHECKING:
+    from rop.check import Result
 
 EXAMPLES = """examples:
   rop check                                  every layer and loss of the package, both precisions
@@ -30,10 +34,10 @@ COLOURS = {"red": "31", "green": "32", "bold": "1", "dim": "2"}
 
 
 class WrongUsage(Exception):
-    """What was asked for is not there."""
+    """An argument that names nothing that can be checked."""
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop check`."""
     parser = add_command(
         commands,
@@ -52,7 +56,7 @@ def add(commands: Any) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    """Check what is asked for, show it, and say by the exit code whether all is right."""
+    """Check the subjects, show the results, and return whether all are right as the exit code."""
     start, say = time.perf_counter(), Progress()
     try:
         names, own = sort_out(options.subjects)
@@ -109,8 +113,8 @@ def from_file(subject: str) -> Any:
     return vars(module)[name]
 
 
-def load(file: Path) -> Any:
-    """The file as a module; what it imports from its own folder is found."""
+def load(file: Path) -> types.ModuleType:
+    """The file as a module, which can import from its own folder."""
     sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(file.stem, file)
     if spec is None or spec.loader is None:
@@ -123,15 +127,15 @@ def load(file: Path) -> Any:
     return module
 
 
-def checkable(value: Any, module: Any) -> bool:
-    """Whether something in a file is what a user may want to have checked."""
+def checkable(value: object, module: types.ModuleType) -> bool:
+    """Whether a value in a file is a function of that file, or a layer, loss or network."""
     if isinstance(value, types.FunctionType):
         return value.__module__ == module.__name__
     return isinstance(value, (rop.Layer, rop.Loss, rop.Graph))
 
 
-def check_own(thing: Any, shape: list[int] | None, say: Progress, **chosen: Any) -> Any:
-    """A layer, function, loss or network."""
+def check_own(thing: Any, shape: list[int] | None, say: Progress, **chosen: Any) -> Result:
+    """Checks a layer, function, loss or network of the user's."""
     say(f"{thing!r}")
     given = None if shape is None else tuple(shape)
     if isinstance(thing, rop.Loss):
@@ -149,8 +153,8 @@ def check_own(thing: Any, shape: list[int] | None, say: Progress, **chosen: Any)
     return rop.check.network(thing, rop.MSE(), x, y, **chosen)
 
 
-def painter() -> Any:
-    """Colours on a terminal, unless $NO_COLOR says otherwise; none in a file."""
+def painter() -> Callable[[str, str], str]:
+    """A function of a text and the name of a colour: it adds the colour on a terminal, unless $NO_COLOR is set."""
     plain = not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     if plain:
         return lambda text, colour: text

@@ -1,15 +1,28 @@
-"""What all commands share: exit codes, the form of their parsers, and a line that shows progress."""
+"""Shared by all commands: exit codes, the form of their parsers, and a line that shows progress."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TypeAlias
 
 from rop.commands import FAILED, INTERRUPTED, OK, USAGE
 
-__all__ = ["EXIT_CODES", "FAILED", "INTERRUPTED", "OK", "USAGE", "Progress", "add_command", "note_missing", "positive"]
+__all__ = [
+    "EXIT_CODES",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "USAGE",
+    "Commands",
+    "Progress",
+    "add_command",
+    "note_missing",
+    "positive",
+]
+
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # what add_subparsers returns
 
 EXIT_CODES = """exit codes:
   0    done, and all checks passed
@@ -20,7 +33,12 @@ EXIT_CODES = """exit codes:
 
 
 def add_command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], about: str, epilog: str = "", details: str = ""
+    commands: Commands,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    about: str,
+    epilog: str = "",
+    details: str = "",
 ) -> argparse.ArgumentParser:
     """A parser for one command; ``run`` takes the parsed options and returns the exit code."""
     parser = commands.add_parser(

@@ -1,19 +1,19 @@
-"""`rop demo`: what the package does, on a data set that is there: derivatives checked, then a net trained both ways."""
+"""`rop demo`: checks derivatives on an embedded data set, then trains a net with and without the penalty."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
 import time
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 import rop
-from rop.commands.common import FAILED, OK, add_command, positive
+from rop.commands.common import FAILED, OK, Commands, add_command, positive
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop demo`."""
     parser = add_command(
         commands, "demo", demo, "derivatives checked by finite differences, digits trained with and without penalty"
@@ -28,6 +28,7 @@ TOLERANCE = 1e-6  # of the finite differences below: their own error is about 1e
 
 
 def demo(options: argparse.Namespace) -> int:
+    """Check the derivatives, then train with and without the penalty."""
     if not show_derivatives(options):
         return FAILED
     print()
@@ -53,11 +54,12 @@ def show_derivatives(options: argparse.Namespace) -> bool:
     v /= np.linalg.norm(v)
     f = rop.Objective(net, rop.CrossEntropy(), x, y, dtype=np.float64)
     jet, point = f.jet(w, v), f.at(w)
-    directions = itertools.cycle((v, np.roll(v, 1)))  # so that no time is that of an answer kept from the last call
+    directions = itertools.cycle((v, np.roll(v, 1)))  # so that no call is answered from the cache of the last one
 
     h = 1e-4
     ahead, behind = f.jet(w + h * v, v), f.jet(w - h * v, v)
-    rows = (  # name, the result, what it says along v, the central difference of the order below, a call to time
+    # name, result, the part to compare, central difference of the order below, a call to time, what it computes
+    rows = (
         ("∇f", jet.grad, jet.grad @ v, ahead.loss - behind.loss, lambda: f.at(w), "loss and ∇f at a new w"),
         (
             "H v",
@@ -119,7 +121,7 @@ def digits(count: int) -> tuple[np.ndarray, np.ndarray, str]:
     return x, data.target[:count], "scikit-learn's digits"
 
 
-def best_time(call: Any, budget: float = 0.2) -> float:
+def best_time(call: Callable[[], object], budget: float = 0.2) -> float:
     """Seconds of the fastest call within the budget."""
     best, until = float("inf"), time.perf_counter() + budget
     while time.perf_counter() < until:

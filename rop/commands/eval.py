@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 import rop
-from rop.commands.common import add_command
+from rop.commands.common import Commands, add_command
 from rop.commands.runs import EXAMPLES, add_common, finish, show
 from rop.experiments import EXPERIMENTS
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop eval`."""
     parser = add_command(commands, "eval", run, "test a trained net on its data set or on another one", EXAMPLES)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from rop.commands.common import add_command, positive
+from rop.commands.common import Commands, add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop resume`."""
     parser = add_command(commands, "resume", run, "go on with a run that was interrupted", EXAMPLES)
     parser.add_argument("run", type=Path, metavar="RUN", help="its folder")

@@ -1,14 +1,17 @@
-"""What the commands on run folders share: options, training with its results, and how results are shown."""
+"""Shared by the commands on run folders: options, training with its results, and how results are shown."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rop.commands.common import INTERRUPTED, OK, note_missing
 from rop.devices import DEVICES
+
+if TYPE_CHECKING:
+    from rop.experiments.runs import Run
 
 EXAMPLES = """examples:
   rop train digits                                        the embedded data set, half a minute
@@ -32,7 +35,7 @@ def add_common(parser: argparse.ArgumentParser, profile: bool = True) -> None:
         parser.add_argument("--profile", action="store_true", help="say where the time went")
 
 
-def add_device(parser: Any, default: str | None = None) -> None:
+def add_device(parser: argparse._ActionsContainer, default: str | None = None) -> None:
     """The option --device."""
     parser.add_argument(
         "--device",
@@ -42,8 +45,8 @@ def add_device(parser: Any, default: str | None = None) -> None:
     )
 
 
-def train_run(run: Any, options: argparse.Namespace) -> int:
-    """Trains a run, or goes on with it, and shows what came out."""
+def train_run(run: Run, options: argparse.Namespace) -> int:
+    """Trains a run, or resumes it, and shows the results."""
     from rop.training.run import TrainingInterrupted
 
     if not options.quiet:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
 import rop
-from rop.commands.common import FAILED, OK, add_command, note_missing, positive
+from rop.commands.common import FAILED, OK, Commands, add_command, note_missing, positive
 from rop.commands.runs import EXAMPLES, add_common, finish
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop spectrum`."""
     parser = add_command(commands, "spectrum", run, "eigenvalues and density of the Hessian", EXAMPLES)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run")
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     return OK if results["converged"] else FAILED
 
 
-def _plot_density(plt: Any, density: Any, path: Path, title: str) -> None:
+def _plot_density(plt: ModuleType, density: rop.eigen.Density, path: Path, title: str) -> None:
     from rop.training.checkpoint import write_atomically
 
     figure, axis = plt.subplots(figsize=(6, 3.5), layout="constrained")

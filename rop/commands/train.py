@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import rop
-from rop.commands.common import add_command, positive
+from rop.commands.common import Commands, add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
 from rop.devices import check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
@@ -17,7 +17,7 @@ from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
 OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")  # those that have an option of their own
 
 
-def add(commands: Any) -> None:
+def add(commands: Commands) -> None:
     """The parser of `rop train`."""
     parser = add_command(
         commands,
@@ -41,7 +41,7 @@ def add(commands: Any) -> None:
     add_common(parser)
 
 
-def _add_penalty(penalty: Any) -> None:
+def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
     """Options of the spectral-radius penalty."""
     penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
     penalty.add_argument("--K", type=not_negative, metavar="X", help="what the spectral radius may be for free")
@@ -67,7 +67,7 @@ def _add_penalty(penalty: Any) -> None:
     penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
 
 
-def _add_training(training: Any) -> None:
+def _add_training(training: argparse._ArgumentGroup) -> None:
     """Options of the training run."""
     training.add_argument("--epochs", type=positive, metavar="N")
     training.add_argument("--batch-size", type=positive, metavar="N")

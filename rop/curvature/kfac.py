@@ -33,9 +33,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rop.activations import Activations
 from rop.arguments import as_array, check_choice, check_float, check_int
@@ -72,7 +73,7 @@ def _locations(use: Activations) -> int:
     return math.prod(use.gradients.shape[2:])
 
 
-def _positions(net: Graph, layer: Any) -> np.ndarray:
+def _positions(net: Graph, layer: Layer) -> np.ndarray:
     """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
     shapes, groups = layer.parameter_shapes(), getattr(layer, "groups", 1)
     outputs = shapes["weight"][0] // groups
@@ -169,11 +170,11 @@ class Kfac:
         """K's largest eigenvalue."""
         return max((float(block.values.max()) for block in self.blocks), default=0.0)
 
-    def matvec(self, v: Any) -> np.ndarray:
+    def matvec(self, v: ArrayLike) -> np.ndarray:
         """K v, for a vector (n,) or for the columns of (n, m)."""
         return self._apply(lambda values: values, v)
 
-    def solve(self, v: Any) -> np.ndarray:
+    def solve(self, v: ArrayLike) -> np.ndarray:
         """(K + damping·I)⁻¹ v, for a vector (n,) or for the columns of (n, m): the paper's T."""
         if self.damping == 0:
             raise ArgumentError("Kfac: expected damping above 0 for solve, got 0; K is singular as a rule")
@@ -200,7 +201,7 @@ class Kfac:
             )
         return Shifted(self, theta)
 
-    def _apply(self, function: Callable[[np.ndarray], np.ndarray], v: Any) -> np.ndarray:
+    def _apply(self, function: Callable[[np.ndarray], np.ndarray], v: ArrayLike) -> np.ndarray:
         """function(K) v; parameters outside the blocks have the eigenvalue 0."""
         array = as_array("Kfac: v", v)
         if array.dtype.kind not in "fiu" or array.ndim not in (1, 2) or array.shape[0] != self.shape[0]:
@@ -222,7 +223,7 @@ class Shifted:
     kfac: Kfac
     theta: float
 
-    def solve(self, v: Any) -> np.ndarray:
+    def solve(self, v: ArrayLike) -> np.ndarray:
         """(θI − K)⁻¹ v, for a vector (n,) or for the columns of (n, m)."""
         return self.kfac._apply(lambda values: 1 / (self.theta - values), v)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -45,7 +45,7 @@ def split(count: int, stratify: np.ndarray | None = None) -> tuple[np.ndarray, n
     return train, validation, test
 
 
-def scikit_learn(module: str) -> Any:
+def scikit_learn(module: str) -> ModuleType:
     """A module of scikit-learn, which is not needed for data sets that are read from files and come with a split."""
     try:
         return import_module(f"sklearn.{module}")

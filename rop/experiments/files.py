@@ -1,4 +1,4 @@
-"""Files of data sets: where they are, how they are read, whether they are what was published, or their download."""
+"""Files of data sets: finding, reading and downloading them, and checks that they are the published ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import zlib
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.experiments.dataset import Part, scikit_learn
 
 Folder = str | os.PathLike[str] | None
+Content = TypeVar("Content")
 
 PLENTY = 4  # a file that unpacks to this many times its published size is another file
 
@@ -33,7 +35,7 @@ def folder_of(owner: str, data: Folder) -> Path | None:
         raise ArgumentTypeError(f"{owner}: data must be the path of a folder, got {data!r} ({type(data).__name__})")
     try:
         folder = Path(data).expanduser()
-    except (RuntimeError, TypeError) as error:  # the home of a user who is not there; bytes
+    except (RuntimeError, TypeError) as error:  # the home of an unknown user; bytes
         raise ArgumentError(
             f"{owner}: {given} must be the folder that holds the data files, got {data!r}: {error}; "
             "name the folder with --data DIR or $ROP_DATA"
@@ -64,8 +66,8 @@ def damaged(owner: str, source: Path | str, expected: str, found: str) -> Argume
     )
 
 
-def read(owner: str, path: Path, reader: Callable[[Path], Any], expected: str) -> Any:
-    """Calls a reader on a file, and turns everything that can go wrong into one kind of error."""
+def read(owner: str, path: Path, reader: Callable[[Path], Content], expected: str) -> Content:
+    """Calls a reader on a file, and turns all its errors into an ArgumentError."""
     try:
         return reader(path)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -76,8 +78,8 @@ def read(owner: str, path: Path, reader: Callable[[Path], Any], expected: str) -
         raise damaged(owner, path, expected, str(error).split(";")[0]) from error
 
 
-def opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb")
+def opened(path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb")
 
 
 def unpacked(path: Path, size: int, keep: bool = True) -> bytes:
@@ -93,7 +95,7 @@ def unpacked(path: Path, size: int, keep: bool = True) -> bytes:
     return b"".join(content)
 
 
-def read_text(owner: str, path: Path, size: int, dtype: Any, delimiter: str | None = None) -> np.ndarray:
+def read_text(owner: str, path: Path, size: int, dtype: DTypeLike, delimiter: str | None = None) -> np.ndarray:
     """The numbers of a text file of which ``size`` bytes are expected, a row per line.
 
     loadtxt checks that all rows have the same number of columns and that the numbers are of the right kind.
@@ -136,7 +138,7 @@ def check_range(owner: str, source: Path | str, what: str, values: np.ndarray, l
 
 
 def download(owner: str, fetcher: str, files: str, **options: Any) -> Part:
-    """x and y as scikit-learn's fetcher gives them; it keeps what it has downloaded."""
+    """x and y from scikit-learn's fetcher, which caches its downloads."""
     fetch = getattr(scikit_learn("datasets"), fetcher)
     try:
         return fetch(return_X_y=True, **options)

@@ -9,15 +9,13 @@ twice. The plain ones have logits as outputs, and every layer has weights of its
 
 from __future__ import annotations
 
-from typing import Any
-
 import rop
 from rop.arguments import check_choice
 from rop.experiments.settings import SETTINGS
 from rop.graph import Graph
 
 
-def _outputs(setting: str) -> list[Any]:
+def _outputs(setting: str) -> list[rop.Layer]:
     return [rop.Softmax(1)] if _is_paper(setting) else []
 
 
@@ -34,7 +32,7 @@ def forest_net(setting: str) -> Graph:
     )
 
 
-def _convolutions(channels: tuple[int, ...]) -> list[Any]:
+def _convolutions(channels: tuple[int, ...]) -> list[rop.Layer]:
     pairs = zip((1, *channels), channels, strict=False)
     return [layer for i, o in pairs for layer in (rop.Conv2d(i, o, 3, padding=1), rop.ReLU(), rop.MaxPool2d(2))]
 

@@ -1,7 +1,7 @@
-"""Run folders: training by the command line, and what can be done with a trained net.
+"""Run folders: training by the command line, and the evaluation of trained nets.
 
-config.json      what was asked for; everything else follows from it
-checkpoint.npz   where the run stands
+config.json      the settings of the run, from which everything else follows
+checkpoint.npz   the position of the run, from which it can be resumed
 history.csv      a row per epoch
 weights.npz      w and state, the best on validation data
 curves.png       loss, accuracy and ρ by epoch (needs matplotlib)
@@ -16,6 +16,7 @@ import json
 import math
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -107,7 +108,7 @@ class Run:
             ) from error
 
     def train(self, data: str | None = None, progress: bool = False, profile: bool = False) -> Fit:
-        """Trains, or goes on; writes what belongs into the folder."""
+        """Trains, or continues a run, and writes the results into the folder."""
         self._check_begun()
         found = self.data(data)
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
@@ -134,8 +135,8 @@ class Run:
         return fit
 
     def _check_begun(self) -> None:
-        """Looks after the folder before training: what was left half written goes; a checkpoint that should be there
-        is missed, because a run that starts again would overwrite its own results."""
+        """Removes files that were left half written, and refuses a folder with results but without a checkpoint: a run
+        that starts again would overwrite its own results."""
         if self.folder is None:
             return
         for name in (CONFIG, HISTORY, WEIGHTS, CURVES):
@@ -161,6 +162,7 @@ class Run:
         plot_curves(fit.history, self.folder / CURVES, self.title())
 
     def title(self) -> str:
+        """The data set and the penalty, for the first line of output and for plots."""
         r = self.regularizer
         return f"{self.config['dataset']}, " + (f"μ = {r.mu:g}, K = {r.K:g}" if r else "no penalty")
 
@@ -193,7 +195,7 @@ class Run:
         )
 
     def results(self, fit: Fit) -> dict[str, Any]:
-        """What a run comes to, on the test set and on the whole training set."""
+        """The results of a run on the test set and on the whole training set."""
         found = self.data()
         start = time.perf_counter()
         test_loss, test_accuracy = evaluate(self.net, self.loss, fit.w, *found.test, state=fit.state or None)
@@ -227,7 +229,7 @@ def new_config(
     data: str | None = None,
     **regularizer: Any,
 ) -> dict[str, Any]:
-    """The configuration of a run: the experiment's defaults, and what is given instead of them."""
+    """The configuration of a run: the experiment's defaults, and the arguments that replace them."""
     usual = experiment(dataset)
     size = usual.batch_size if batch_size is None else batch_size
     return {
@@ -248,7 +250,7 @@ def new_config(
 
 
 def _digest(config: dict[str, Any]) -> str:
-    """Of a configuration, whatever the order and the layout of its text."""
+    """A digest of a configuration that does not depend on the order and the layout of its text."""
     return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -282,7 +284,7 @@ def one_line(results: dict[str, Any]) -> str:
     return json.dumps(clean)
 
 
-def pyplot() -> Any:
+def pyplot() -> ModuleType | None:
     """matplotlib's pyplot without a display, or None where it is not installed."""
     try:
         import matplotlib

@@ -14,7 +14,7 @@ SETTINGS = ("paper", "plain")  # see nets.py
 
 @dataclass(frozen=True)
 class Experiment:
-    """Defaults for one data set: of ``rop train``, and of whatever else is told nothing better."""
+    """The defaults for one data set, in ``rop train`` and in ``new_config``."""
 
     net: Callable[[str], Graph]  # setting -> net
     optimizer: Callable[[int], Optimizer]  # batch size -> optimizer
