@@ -13,6 +13,7 @@ from rop.optim.method import Optimizer as Optimizer
 from rop.optim.method import Penalty as Penalty
 from rop.optim.method import Problem as Problem
 from rop.optim.method import Step as Step
+from rop.optim.plain import completed as completed
 from rop.optim.plain import describe as describe
 from rop.optim.plain import optimizers as optimizers
 from rop.optim.plain import revive as revive

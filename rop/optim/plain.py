@@ -32,7 +32,7 @@ def revive(value: Any) -> Any:
     """
     if not isinstance(value, dict):
         return tuple(value) if isinstance(value, list) else value
-    kinds = _kinds()
+    kinds, value = _kinds(), completed(value)
     if value.get("is") not in tuple(kinds):
         raise ArgumentError(f'settings: expected one of {", ".join(kinds)} as "is", got {value.get("is")!r}')
     given = {name: revive(part) for name, part in value.items() if name != "is"}
@@ -43,6 +43,18 @@ def revive(value: Any) -> Any:
             raise
         names = ", ".join(f.name for f in fields(kinds[value["is"]]))
         raise ArgumentError(f"settings: {value['is']} has the settings {names}, got {', '.join(given)}") from error
+
+
+def completed(value: Any) -> Any:
+    """What ``describe`` returned in an earlier version of rop, with the fields that were added since: the class has a
+    function ``completed`` if their defaults are not what that version did. A run continues as it began.
+
+    >>> completed({"is": "SpectralRadius", "mu": 0.1, "solver": "power"})["limit"] is None
+    True
+    """
+    name = value.get("is") if isinstance(value, dict) else None
+    complete = getattr(_kinds().get(name), "completed", None) if isinstance(name, str) else None
+    return value if complete is None else complete(value)
 
 
 def optimizers() -> dict[str, type[Any]]:

@@ -73,6 +73,11 @@ class SpectralRadius:
                 "warm_start=False; use solver='power'"
             )
 
+    @staticmethod
+    def completed(saved: dict[str, Any]) -> dict[str, Any]:
+        """Settings that were saved before there was a ``limit``: "track" had one of 0.5, the other solvers had none."""
+        return {"limit": 0.5 if saved.get("solver") == "track" else None, **saved}
+
     @property
     def compiled(self) -> bool:
         """Whether whole epochs can run in compiled code."""

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rop.errors import ArgumentError, say
-from rop.optim import Adam
+from rop.optim import Adam, completed
 from rop.training import checkpoint as files
 from rop.training.arguments import Task, comparable
 from rop.training.fingerprint import described, digest, machine
@@ -117,7 +117,7 @@ class Keeper:
         """The arrays that a checkpoint of this run has at the position in ``meta``, which must be one of this run."""
         saved, expected = meta.get("settings"), json.loads(json.dumps(self._fingerprint))
         saved = saved if isinstance(saved, dict) else {}
-        different = [name for name, value in expected.items() if name not in saved or saved[name] != value]
+        different = [name for name, value in expected.items() if name not in saved or completed(saved[name]) != value]
         if different:
             raise ArgumentError(
                 f"{self.path}: expected a checkpoint of this run, got one of a run with other settings: "

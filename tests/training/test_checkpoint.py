@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import functools
 import inspect
@@ -197,6 +198,19 @@ def test_a_checkpoint_goes_on_in_its_own_run_only(change: dict[str, Any], named:
         fit(checkpoint=tmp_path, resume=True, **{**BASE, **change})
     equal = layers(rop.BatchNorm1d(4), rop.LeakyReLU(0.01))
     fit(checkpoint=tmp_path, resume=True, **{**BASE, "net": equal, "epochs": 2})
+
+
+@pytest.mark.parametrize(("solver", "limit"), [("power", None), ("lanczos", None), ("track", 0.5)])
+def test_a_checkpoint_from_before_there_was_a_limit_goes_on(solver: str, limit: float | None, tmp_path: Path) -> None:
+    """Then "track" alone had a limit, of 0.5; a run with another one is another run."""
+    penalty = rop.SpectralRadius(mu=0.05, maxiter=10, solver=solver, limit=limit)
+    fit(checkpoint=tmp_path, epochs=1, regularizer=penalty)
+    meta, arrays = files.load(tmp_path / files.FILE)
+    del meta["settings"]["regularizer"]["limit"]
+    files.save(tmp_path / files.FILE, meta, arrays)
+    with pytest.raises(rop.ArgumentError, match="with other settings: regularizer"):
+        fit(checkpoint=tmp_path, resume=True, epochs=2, regularizer=dataclasses.replace(penalty, limit=0.3))
+    same(fit(checkpoint=tmp_path, resume=True, epochs=2, regularizer=penalty), fit(epochs=2, regularizer=penalty))
 
 
 def test_labels_of_any_integer_type_are_the_same(tmp_path: Path) -> None:
