@@ -6,8 +6,8 @@
 ((1, 8, 8), 10)
 
 A set whose files do not come with scikit-learn is looked for in the folder ``data``, else in the folder that the
-variable ``ROP_DATA`` names. If neither is given, scikit-learn downloads it; a folder that is given is never left for
-the network, so what was asked for is what is used.
+variable ``ROP_DATA`` names. If neither is given, scikit-learn downloads it; if one is, nothing is
+downloaded.
 
 Each data set is a function here as well: ``datasets.digits()``, ``datasets.mnist(size=16)``. A new one costs a file in
 rop/experiments/data and its name in that folder's ``__init__.py``.

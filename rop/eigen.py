@@ -7,7 +7,7 @@
 
 R = HX − XΛ are the residuals, P the last change of X, T a preconditioner. These arguments are the same for all:
 
-    p         what is multiplied: a rop.Point, a scipy LinearOperator or a symmetric matrix.
+    p         the matrix H: a rop.Point, which stands for its Hessian, a scipy LinearOperator or a symmetric matrix.
     k         the number of pairs.
     which     "LM": largest |λ|, "LA": largest λ, "SA": smallest λ. Results come in that order, the extreme one first.
     tol       a pair has converged when ‖Hv − λv‖ ≤ tol·|λ|, v of length one. (So an eigenvalue 0 needs a residual 0.)

@@ -44,7 +44,7 @@ def add(commands: Commands) -> None:
 def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
     """Options of the spectral-radius penalty."""
     penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
-    penalty.add_argument("--K", type=not_negative, metavar="X", help="what the spectral radius may be for free")
+    penalty.add_argument("--K", type=not_negative, metavar="X", help="spectral radius up to which there is no penalty")
     penalty.add_argument("--solver", choices=SOLVERS, help="of the dominant eigenpair (default power)")
     penalty.add_argument("--tol", type=not_negative, metavar="X", help="its tolerance (default 1e-3)")
     penalty.add_argument(

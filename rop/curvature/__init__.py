@@ -9,8 +9,8 @@
     density.py        the distribution of all eigenvalues
     trace.py          their sum
     kfac.py           K-FAC, a positive semidefinite approximation of H that can be inverted
-    common.py         what the solvers share: result, arguments, start, and which pairs are wanted
-    single.py         what the solvers of one vector share: their loop, and what they ask of the device
+    common.py         shared by all solvers: result, arguments, start, and which pairs are wanted
+    single.py         shared by the solvers of one vector: their loop, and the interface to the device
 
 The functions are public as ``rop.eigen`` and ``rop.kfac``.
 

@@ -1,4 +1,4 @@
-"""What the eigen-solvers share: their result, arguments and start, and which pairs are wanted and converged."""
+"""Shared by the eigen-solvers: their result, arguments and start, and which pairs are wanted and converged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rop.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["Eigen"]
 
-ROUNDING = 100  # times machine epsilon: what is not larger than this, relative to H, counts as zero
+ROUNDING = 100  # times machine epsilon: numbers up to this, relative to H, count as zero
 
 
 class OnGpu(Protocol):
@@ -40,7 +40,7 @@ class Solve(Protocol):
     def solve(self, v: Block) -> Block: ...
 
 
-Preconditioner: TypeAlias = Solve | LinearOperator | np.ndarray | Apply  # what the user may give for T
+Preconditioner: TypeAlias = Solve | LinearOperator | np.ndarray | Apply  # T as users may give it
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +104,7 @@ def true_pairs(H: Operator, vectors: Block) -> Pairs:
 # ------------------------------------------------------------------------------------------------- a solver's arguments
 @dataclass(frozen=True)
 class EigenProblem:
-    """The checked arguments of a solver (see ``rop.eigen``), and what follows from them."""
+    """The checked arguments of a solver (see ``rop.eigen``), and the results that follow from them."""
 
     owner: str  # the solver, for error messages
     H: Operator

@@ -38,7 +38,7 @@ Matrix: TypeAlias = "Point | LinearOperator | np.ndarray | spmatrix | sparray"  
 class Hessian(LinearOperator):
     """H(w) of a point for SciPy: what ``Point.hessian()`` returns.
 
-    H is real and symmetric, in the point's precision. Results have that precision whatever is multiplied: integers and
+    H is real and symmetric, in the point's precision. Results have that precision for all operands: integers and
     float64 are rounded to it. Complex vectors are multiplied part by part, H(a + ib) = Ha + iHb.
 
     >>> import numpy as np, rop
@@ -140,7 +140,7 @@ def linear_operator(p: Any, owner: str) -> LinearOperator:
 
 def _check_symmetry(matrix: np.ndarray, owner: str) -> None:
     matrix = np.asarray(matrix, np.float32 if matrix.dtype == np.float32 else np.float64)
-    with np.errstate(invalid="ignore"):  # Inf − Inf; the solvers report what is not finite
+    with np.errstate(invalid="ignore"):  # Inf − Inf; the solvers report products that are not finite
         gap, size = np.abs(matrix - matrix.T).max(), np.abs(matrix).max()
     if gap > 1e3 * np.finfo(matrix.dtype).eps * size:
         raise ArgumentError(

@@ -57,8 +57,8 @@ def lobpcg(
     """Locally optimal block preconditioned conjugate gradients (Knyazev 2001): Rayleigh–Ritz in span{X, T R, P}.
 
     X are k Ritz vectors (with "LM" k at each end of the spectrum, until the smaller end is known to be smaller), R
-    their residuals, P what the last step added to X. All three are kept orthonormal, dependent directions are dropped,
-    and columns that have converged are not multiplied any more. Residuals are checked by products before the answer is
+    their residuals, P the last change of X. All three are kept orthonormal, dependent directions are dropped, and
+    columns that have converged are not multiplied any more. Residuals are checked by products before the answer is
     given. See ``rop.eigen`` for the other arguments.
 
     Args:

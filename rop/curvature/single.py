@@ -1,4 +1,4 @@
-"""Solvers that multiply one vector at a time: what they ask of the device that holds the vectors, and their loop.
+"""Solvers that multiply one vector at a time: their loop, and its interface to the device that holds the vectors.
 
     u = H v        λ = uᵀ v        r = ‖u − λ v‖        stop if r is small, else v = step(u, v, λ, j)
 
@@ -68,7 +68,7 @@ def vectors_for(problem: EigenProblem) -> SingleVectors:
 def iterate(problem: EigenProblem, vectors: SingleVectors, step: Following, stop: str) -> Eigen:
     """Repeats u = H v and v = step(u, v, λ, j) until the residual is small, v stands still, or maxiter is reached.
 
-    A v0 in the null space of H says nothing about H elsewhere: a random vector takes its place.
+    A v0 in the null space of H carries no information about H elsewhere: a random vector replaces it.
     """
     H, tol = problem.H, problem.tol
     v = vectors.put(problem.start(1, vectors.fetch(problem.v0))[:, 0])
@@ -91,7 +91,7 @@ def iterate(problem: EigenProblem, vectors: SingleVectors, step: Following, stop
 
 
 def check_single(problem: EigenProblem, stop: str) -> None:
-    """Refuses what a solver of one vector cannot do."""
+    """Refuses several pairs and one end of the spectrum, which a solver of one vector cannot find."""
     owner, k, which = problem.owner, problem.k, problem.which
     if k != 1:
         raise ArgumentError(

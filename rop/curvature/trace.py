@@ -2,7 +2,7 @@
 
     tr H = tr QᵀHQ + E[gᵀ(I − QQᵀ) H (I − QQᵀ) g]        g: random signs        Q: a basis of H's dominant directions
 
-The first term is exact, and the variance of the second is that of what Q has left over.
+The first term is exact, and the variance of the second is that of the part of H outside Q.
 
 >>> import numpy as np
 >>> found = trace(np.diag(1.0 / np.arange(1, 201) ** 2), products=90)

@@ -1,7 +1,7 @@
 """The paper's experiments.
 
     data/         the data sets, a file for each
-    dataset.py    what a data set is: its parts and how they are split
+    dataset.py    the parts of a data set, and how they are split
     files.py      reading and checking the publishers' files, downloads
     nets.py       the nets
     settings.py   optimizers and penalties

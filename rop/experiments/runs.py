@@ -279,7 +279,7 @@ def history_text(history: list[Row]) -> str:
 
 
 def one_line(results: dict[str, Any]) -> str:
-    """Results as one line of JSON; what is not a number becomes null."""
+    """Results as one line of JSON; NaN and Inf become null."""
     clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in results.items()}
     return json.dumps(clean)
 

@@ -39,6 +39,6 @@ def adam(batch_size: int) -> Optimizer:
 
 
 def penalty(mu: float, **options: Any) -> SpectralRadius | None:
-    """The penalty with weight mu; None for 0, which is plain training at full speed whatever the options are."""
+    """The penalty with weight mu; None for 0, which is plain training. The options are checked in both cases."""
     made = SpectralRadius(mu=mu, **options)
     return made if mu else None

@@ -46,8 +46,8 @@ def revive(value: Any) -> Any:
 
 
 def completed(value: Any) -> Any:
-    """What ``describe`` returned in an earlier version of rop, with the fields that were added since: the class has a
-    function ``completed`` if their defaults are not what that version did. A run continues as it began.
+    """Settings that ``describe`` returned in an earlier version of rop, with the fields that were added since. A class
+    has a function ``completed`` where the defaults of new fields differ from what that version did.
 
     >>> completed({"is": "SpectralRadius", "mu": 0.1, "solver": "power"})["limit"] is None
     True

@@ -21,10 +21,10 @@ class SpectralRadius:
 
     Args:
         mu: its weight, a number or a schedule.
-        K: what ρ may be for free.
+        K: the spectral radius up to which there is no penalty.
         solver: how the dominant eigenpair is found. "power": Algorithm 1. "track": the eigenvector of the step before,
-            improved by just ``products`` products. Where it makes no sense, ‖Hv − λv‖ > |λ|, the step goes without the
-            penalty. "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
+            improved by ``products`` products. Where it is too inaccurate, ‖Hv − λv‖ > |λ|, the step leaves the penalty
+            out. "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
         tol: tolerance, a number or a schedule; see ``stop``.
         stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|.
         maxiter: most iterations per step.
@@ -84,8 +84,8 @@ class SpectralRadius:
         return self.solver in ("power", "track")
 
     def start(self, problem: Problem) -> Memory:
-        """The first direction v and, for "paper_lobpcg", where its K-FAC preconditioner was made: at which parameters,
-        from which rows of the data. That is enough to make it again in a run that goes on."""
+        """The first direction v and, for "paper_lobpcg", the parameters and the rows of the data from which its K-FAC
+        preconditioner was made: a run that is resumed makes the same one."""
         from rop.training.start import first_direction
 
         memory = {"v": first_direction(problem.size, problem.dtype, problem.seed)}

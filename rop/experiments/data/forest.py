@@ -47,7 +47,7 @@ def _downloaded() -> Part:
 
 
 def _columns(source: Path | str, table: np.ndarray) -> Part:
-    """The features and the class numbers from 0, after a check of what is known about them."""
+    """The features and the class numbers from 0, after a check of their ranges."""
     check_shape("forest", source, table, ROWS, FEATURES + 1)
     check_range("forest", source, "labels", table[:, FEATURES], 1, CLASSES)
     for columns in ONE_HOT:
