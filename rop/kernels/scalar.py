@@ -211,7 +211,7 @@ def refusal(function: Function, compiled: Any, arguments: tuple[Any, ...]) -> Ar
     owner, four = f"Elementwise: function {function.__name__}", "four real numbers (f, f′, f″, f‴)"
     try:
         compiled.compile(arguments)
-    except Exception as error:  # Numba raises all kinds
+    except Exception as error:  # Numba raises many types of errors
         return ArgumentError(f"{owner} does not compile: {essence(error)}")
     (result,) = (overload.signature.return_type for overload in compiled.overloads.values())
     if not isinstance(result, numba.types.BaseTuple) or len(result) != 4:

@@ -105,13 +105,13 @@ def _children(name: str, claims: str) -> Iterator[list[subprocess.Popen]]:
 
 def compile_claimed(name: str, claims: Path) -> None:
     """Compiles the kernels that no other process has claimed by a folder in ``claims``, the slowest first."""
-    from rop.kernels.cpu import training as descent
+    from rop.kernels.cpu import training
     from rop.kernels.cpu.interpreter import runner
     from rop.kernels.cpu.transfer import Transfer
 
     dtype = np.dtype(name).type
     work: list[Callable[[], Any]] = [
-        lambda: descent.steps(dtype, True),
+        lambda: training.steps(dtype, True),
         lambda: (runner(True), runner(False)),
         lambda: Transfer(dtype),
     ]

@@ -197,7 +197,9 @@ class BatchNorm(Layer):
 
     num_features: int
     eps: float
-    momentum: float  # for whoever keeps running averages; evaluating a net never changes them
+    momentum: (
+        float  # the weight of a new batch in running averages, which training keeps; an objective never changes them
+    )
     affine: bool
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1, affine: bool = True) -> None:

@@ -75,7 +75,7 @@ class Guards:
         self._zones: list[Zone] = []
 
     def watch(self, zones: Iterable[Zone]) -> None:
-        """Fills zones with canaries and looks after them from now on."""
+        """Fills zones with canaries and compares them in every check from now on."""
         for zone in zones:
             zone.fill()
             self._zones.append(zone)

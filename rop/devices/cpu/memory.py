@@ -119,7 +119,7 @@ class Layout(BaseLayout):
         return start
 
     def pack(self, index: list[np.ndarray]) -> int:
-        """Room for the numbers of w at these positions, which are packed together with those of all other layers;
+        """Reserves the numbers of w at these positions, which are packed together with those of all other layers;
         returns where they start."""
         start = self.sizes["packed"]
         self.pack_index += index

@@ -178,10 +178,11 @@ class CpuWorkspace(Workspace):
     # ---------------------------------------------------------------------------------------------------------- passes
     @property
     def together(self) -> int:
-        """Long directions go one by one while order 0 of the whole batch is at hand, else chunk by chunk of the batch;
-        short ones together, because a pass costs some time in any case."""
-        at_hand = self.kept and self.tiles == self.chunk
-        return 1 if at_hand and self.vectors.are_long else BLOCK_OF_VECTORS
+        """How many directions share a pass. Long ones run one by one where order 0 of the whole batch is resident and
+        the batch is one chunk, because each then streams through the cache anyway. In all other cases a shared pass
+        amortises the overhead of a pass and the recomputation of order 0."""
+        resident = self.kept and self.tiles == self.chunk
+        return 1 if resident and self.vectors.are_long else BLOCK_OF_VECTORS
 
     def ensure_direction(self, index: int) -> None:
         """Makes sure that there is memory for direction number ``index``."""

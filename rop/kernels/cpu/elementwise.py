@@ -84,7 +84,7 @@ class Activation(Kernel):
             body = helper(self._own(_activation), activate=loop(self._own(_activate), scalar=called))
             try:
                 return self._entry(body.made(dtype), dtype)
-            except Exception as error:  # Numba raises all kinds
+            except Exception as error:  # Numba raises many types of errors
                 refused = error
         raise refusal(self._of, scalar(dtype), (numba.from_dtype(np.dtype(dtype)),) * (1 + self._count)) or refused
 

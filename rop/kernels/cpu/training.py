@@ -51,7 +51,7 @@ PASSES = 9
     AVERAGING,  # and how much of the new statistics its running averages take in, float64
     CLOCK,  # clock_gettime, for a profile; 0: none
     SEED,
-    BEFORE,  # room for the v with which a step's products began, in case it is cancelled
+    BEFORE,  # a copy of the v with which a step's products began, in case it is cancelled
     X,  # the data
     ROW_BYTES,
 ) = range(PASSES, PASSES + 27)
@@ -452,7 +452,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
         average=njit(_average),
         update=njit(_update, threads=True),
     )
-    steps._cache = KernelCache(f"descent.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
+    steps._cache = KernelCache(f"training.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
     steps.compile((types.int64,) * 7)
     steps.disable_compile()
     return steps

@@ -13,7 +13,7 @@ from rop.kernels.compile import LOOP_MATH, KernelCache, PerPrecision, loop, real
 from rop.kernels.cpu.interpreter import load_threads
 
 PARTS = 8  # slices that threads share …
-LONG = 1 << 16  # … of a vector of at least so many numbers
+LONG = 1 << 16  # … of a vector that has at least this many numbers
 
 
 @loop

@@ -56,8 +56,8 @@ class EmitLinear(EmitProducts):
         return super().backward_weights(j, direction, group)
 
     def reserve_weight_gradient(self) -> None:
-        """Room for xᵀ of each tile, for long rows an odd number of blocks, so that they do not share cache sets; and
-        for the gradient, unless it can go straight to w's order (whole blocks of columns only)."""
+        """Reserves xᵀ of each tile; long rows take an odd number of blocks, so that they do not share cache sets.
+        Reserves the gradient, too, unless it can go straight to w's order (whole blocks of columns only)."""
         op, layout = self.operation, self.layout
         per_block = BLOCK // layout.itemsize
         blocks = -(-op.fan // per_block)

@@ -35,7 +35,7 @@ class EmitProducts(Emitter):
         self.reserve_weight_gradient()
 
     def pack_backward(self) -> int:
-        """Room for the panels of Wᵀ."""
+        """Reserves the panels of Wᵀ; returns where they start."""
         return self.layout.pack(backward_panels(self.operation))
 
     def reserve_weight_gradient(self) -> None:
