@@ -1,8 +1,8 @@
-"""What of torch computes the same as a layer or loss of rop, as the records say (rop/layers/record.py)."""
+"""The modules and functions of torch that compute the same as a layer or loss of rop, from rop/layers/record.py."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,9 +10,12 @@ import torch.nn.functional as F
 
 from rop.layers.record import RECORDS, Name, Record, resolve
 
+Target = Callable[..., Any] | str  # what a traced line calls: a function, or a method of tensors by its name
+
 
 def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:
-    """Records with the module or function of torch that they name, where this version of torch has it.
+    """Records with the module or function of torch that they name, where this version of torch has it; ``what`` is
+    "module" or "function".
 
     >>> names = [module.__name__ for record, module in with_counterparts("module")]
     >>> "Conv2d" in names, "MSELoss" in names, "Add" in names
@@ -28,8 +31,8 @@ def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:
             yield record, found
 
 
-def spellings(function: Name) -> set[Any]:
-    """A function of torch wherever it stands, also in place: functions as objects, methods of tensors as strings.
+def spellings(function: Name) -> set[Target]:
+    """A function of torch in torch and torch.nn.functional, also in place, and as a method of tensors.
 
     >>> sorted(one for one in spellings("torch:tanh") if isinstance(one, str))
     ['tanh', 'tanh_']

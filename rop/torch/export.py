@@ -5,10 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import fx, nn
 
 from rop.errors import ArgumentError, ArgumentTypeError
@@ -19,7 +19,7 @@ from rop.layers.base import Layer
 from rop.torch.layers import module_of
 
 
-def to_torch(net: Graph, w: Any, state: Mapping[str, np.ndarray] | None = None) -> nn.Module:
+def to_torch(net: Graph, w: ArrayLike, state: Mapping[str, np.ndarray] | None = None) -> nn.Module:
     """The net as an nn.Module with these parameters and running statistics, in the precision of w.
 
     Submodules have the names of the layers, so the keys of ``state_dict`` are those of ``net.params(w)`` and of
@@ -46,7 +46,7 @@ def to_torch(net: Graph, w: Any, state: Mapping[str, np.ndarray] | None = None) 
 
 
 def _fill(modules: Mapping[Layer, nn.Module], net: Graph, w: np.ndarray, state: Mapping[str, np.ndarray]) -> None:
-    """Copy parameters and running statistics."""
+    """Copy parameters and running statistics into the modules."""
     values = {**net.params(w), **state}
     with torch.no_grad():
         for layer, module in modules.items():
@@ -55,7 +55,7 @@ def _fill(modules: Mapping[Layer, nn.Module], net: Graph, w: np.ndarray, state: 
 
 
 def _chain(net: Graph, modules: Mapping[Layer, nn.Module]) -> nn.Sequential | None:
-    """An nn.Sequential, if the net is one layer after the other and every layer has the name of its first place."""
+    """An nn.Sequential, if the net is a chain and every layer is named by the position of its first use."""
     layers = [node.layer for node in net.nodes[1:] if node.layer is not None]
     follows = all(node.inputs == (before,) for before, node in zip(net.nodes, net.nodes[1:], strict=False))
     named = follows and all(net.name_of(layer) == str(layers.index(layer)) for layer in layers)
@@ -63,6 +63,7 @@ def _chain(net: Graph, modules: Mapping[Layer, nn.Module]) -> nn.Sequential | No
 
 
 def _graph_module(net: Graph, modules: Mapping[Layer, nn.Module]) -> fx.GraphModule:
+    """A module whose forward torch.fx generates from the net's nodes."""
     root, graph = nn.Module(), fx.Graph()
     for layer, module in modules.items():
         _add_submodule(root, net.name_of(layer), module)
@@ -78,14 +79,14 @@ def _graph_module(net: Graph, modules: Mapping[Layer, nn.Module]) -> fx.GraphMod
             values[node] = graph.call_module(net.name_of(node.layer), tuple(inputs))
     graph.output(values[net.output])
     made = fx.GraphModule(root, graph, class_name="Net")
-    for name, child in root.named_children():  # fx has put them in the order of their calls; here, that of w
+    for name, child in root.named_children():  # GraphModule sorts them by their calls; w has this order
         delattr(made, name)
         made.add_module(name, child)
     return made
 
 
 def _add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:
-    """Puts a module at a dotted path, with plain modules on the way."""
+    """Put a module at a dotted path; the modules on the path are made where they are missing."""
     *path, last = name.split(".")
     for part in path:
         if not part:

@@ -1,19 +1,21 @@
-"""Functions and methods of tensors, as layers: one rule per function, with torch's arguments.
+"""Functions and methods of tensors as layers: one rule per function, with torch's arguments.
 
-A rule takes the walk (rop/torch/trace.py) and the arguments as they stand in the module's forward. To add one, write it
-here and name what it is for in ``@rule(...)``: functions as objects, methods of tensors as strings.
+A rule takes the walk (rop/torch/trace.py) and the arguments of the call in the module's forward, under torch's names.
+To add one, write it here and list its targets in ``@rule(...)``: functions as objects, methods of tensors as strings.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
+from rop.arguments import Pair
 from rop.graph import Node
 from rop.layers import (
     AdaptiveAvgPool2d,
@@ -28,20 +30,22 @@ from rop.layers import (
     Softmax,
 )
 from rop.layers.base import Layer
-from rop.torch.counterparts import spellings, with_counterparts
+from rop.torch.counterparts import Target, spellings, with_counterparts
 from rop.torch.layers import Unsupported, View, dropout, refuse_differences
 
 if TYPE_CHECKING:
     from rop.torch.trace import Walk
 
-Rule = Callable[..., Any]
-FUNCTIONS: dict[Any, Rule] = {}
+Argument = object  # of a traced call: a node of the net, a tensor of the module, a size or a constant; rules check it
+Rule = Callable[..., Argument]
+SameRule = TypeVar("SameRule", bound=Rule)
+FUNCTIONS: dict[Target, Rule] = {}
 
 
-def rule(*targets: Any) -> Callable[[Rule], Rule]:
+def rule(*targets: Target) -> Callable[[SameRule], SameRule]:
     """Registers a rule for functions (objects) and methods (strings)."""
 
-    def register(function: Rule) -> Rule:
+    def register(function: SameRule) -> SameRule:
         FUNCTIONS.update(dict.fromkeys(targets, function))
         return function
 
@@ -50,9 +54,9 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
 
 # --------------------------------------------------------------------------------------------------------- activations
 def _activation(kind: type[Layer], always_in_place: bool) -> Rule:
-    """The rule of a layer on one value whose record names a function of torch."""
+    """The rule of a layer with one input whose record names a function of torch."""
 
-    def apply(walk: Walk, input: Any, *args: Any, inplace: bool = False, **options: Any) -> Node:
+    def apply(walk: Walk, input: Argument, *args: Any, inplace: bool = False, **options: Any) -> Node:
         return walk.apply(kind(*args, **options), input, inplace=inplace or always_in_place)
 
     return apply
@@ -66,30 +70,34 @@ for _record, _ in with_counterparts("function"):
 
 
 @rule(F.softmax, torch.softmax, "softmax")
-def softmax(walk: Walk, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Node:
-    _refuse(dtype=dtype)
+def softmax(
+    walk: Walk, input: Argument, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Node:
+    _refuse_dtype(dtype)
     return walk.apply(Softmax(dim), input)
 
 
 @rule(F.log_softmax, torch.log_softmax, "log_softmax")
-def log_softmax(walk: Walk, input: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Node:
-    _refuse(dtype=dtype)
+def log_softmax(
+    walk: Walk, input: Argument, dim: int | None = None, _stacklevel: int = 3, dtype: torch.dtype | None = None
+) -> Node:
+    _refuse_dtype(dtype)
     return walk.apply(LogSoftmax(dim), input, name="log_softmax")
 
 
 @rule(F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout)
-def no_dropout(walk: Walk, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Node:
+def no_dropout(walk: Walk, input: Argument, p: float = 0.5, training: bool = True, inplace: bool = False) -> Node:
     return walk.apply(dropout(p, training), input, name="dropout", inplace=inplace)
 
 
 @rule("contiguous")
-def same(walk: Walk, input: Any, memory_format: Any = None) -> Any:
+def same(walk: Walk, input: Argument, memory_format: torch.memory_format | None = None) -> Argument:
     return input
 
 
 # ------------------------------------------------------------------------------------------------------------ products
 @rule(F.linear)
-def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Node:
+def linear(walk: Walk, input: Argument, weight: Tensor, bias: Tensor | None = None) -> Node:
     tensors = _parameters(weight, bias)
     layer = Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     return walk.apply(layer, input, tensors=tensors)
@@ -98,49 +106,31 @@ def linear(walk: Walk, input: Any, weight: Any, bias: Any = None) -> Node:
 @rule(F.conv2d, torch.conv2d)
 def conv2d(
     walk: Walk,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
+    input: Argument,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Pair = 1,
+    padding: int | Pair | str = 0,
+    dilation: int | Pair = 1,
     groups: int = 1,
 ) -> Node:
     tensors = _parameters(weight, bias)
     outputs, inputs, *kernel = weight.shape
-    layer = Conv2d(
-        inputs * groups,
-        outputs,
-        tuple(kernel),
-        _pair(stride),
-        _pair(padding),
-        _pair(dilation),
-        groups,
-        bias=bias is not None,
-    )
+    window = tuple(kernel), _pair(stride), _pair(padding), _pair(dilation)
+    layer = Conv2d(inputs * groups, outputs, *window, groups, bias=bias is not None)
     return walk.apply(layer, input, tensors=tensors)
 
 
 @rule(F.batch_norm, torch.batch_norm)
-def batch_norm(
-    walk: Walk,
-    input: Any,
-    running_mean: Any,
-    running_var: Any,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *rest: Any,
-) -> Node:
+def batch_norm(walk: Walk, *args: Argument, **options: Argument) -> Node:
     raise Unsupported(
         "batchnorm as a function does not say whether it is for vectors or images; use nn.BatchNorm1d or "
         "nn.BatchNorm2d (as a plain module, not a subclass)"
     )
 
 
-def _parameters(weight: Any, bias: Any) -> dict[str, torch.Tensor]:
+def _parameters(weight: Tensor, bias: Tensor | None) -> dict[str, Tensor]:
+    """The tensors of a layer by the names of its parameters; refuses those that are not parameters of the module."""
     given = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     for name, tensor in given.items():
         if not isinstance(tensor, torch.nn.Parameter):
@@ -154,11 +144,11 @@ def _parameters(weight: Any, bias: Any) -> dict[str, torch.Tensor]:
 @rule(F.max_pool2d, torch.max_pool2d)
 def max_pool2d(
     walk: Walk,
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
-    dilation: Any = 1,
+    input: Argument,
+    kernel_size: int | Pair,
+    stride: int | Pair | None = None,
+    padding: int | Pair = 0,
+    dilation: int | Pair = 1,
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Node:
@@ -170,36 +160,40 @@ def max_pool2d(
 @rule(F.avg_pool2d)
 def avg_pool2d(
     walk: Walk,
-    input: Any,
-    kernel_size: Any,
-    stride: Any = None,
-    padding: Any = 0,
+    input: Argument,
+    kernel_size: Argument,
+    stride: int | Pair | None = None,
+    padding: int | Pair = 0,
     ceil_mode: bool = False,
     count_include_pad: bool = True,
-    divisor_override: Any = None,
+    divisor_override: int | None = None,
 ) -> Node:
     refuse_differences(AvgPool2d, {"divisor_override": divisor_override})
-    whole = kernel_size in (Sizes(input, (2, 3)), (Size(input, (2,)), Size(input, (3,))))
-    if whole and stride is None and padding == 0:
-        return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")
-    layer = AvgPool2d(
-        _pair(kernel_size),
-        _pair(stride) or None,
-        _pair(padding),
-        ceil_mode=ceil_mode,
-        count_include_pad=count_include_pad,
+    whole_image = isinstance(input, Node) and kernel_size in (
+        Sizes(input, (2, 3)),
+        (Size(input, (2,)), Size(input, (3,))),
     )
+    if whole_image and stride is None and padding == 0:
+        return walk.apply(AdaptiveAvgPool2d(1), input, name="avg_pool2d")
+    window = _pair(kernel_size), _pair(stride) or None, _pair(padding)
+    layer = AvgPool2d(*window, ceil_mode=ceil_mode, count_include_pad=count_include_pad)
     return walk.apply(layer, input, name="avg_pool2d")
 
 
 @rule(F.adaptive_avg_pool2d)
-def adaptive_avg_pool2d(walk: Walk, input: Any, output_size: Any) -> Node:
+def adaptive_avg_pool2d(walk: Walk, input: Argument, output_size: int | Pair) -> Node:
     return walk.apply(AdaptiveAvgPool2d(_pair(output_size)), input, name="adaptive_avg_pool2d")
 
 
 @rule(torch.mean, "mean")
-def mean(walk: Walk, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Node:
-    _refuse(dtype=dtype)
+def mean(
+    walk: Walk,
+    input: Argument,
+    dim: int | Sequence[int] | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Node:
+    _refuse_dtype(dtype)
     if not isinstance(dim, (tuple, list)) or {axis % 4 for axis in dim} != {2, 3}:
         raise Unsupported(f"expected a mean over height and width, dim=(2, 3), got dim={dim!r}; no other is a layer")
     node = walk.apply(AdaptiveAvgPool2d(1), input, name="mean")
@@ -208,21 +202,22 @@ def mean(walk: Walk, input: Any, dim: Any = None, keepdim: bool = False, dtype: 
 
 # --------------------------------------------------------------------------------------------------------------- joins
 @rule(operator.add, torch.add, "add")
-def add(walk: Walk, input: Any, other: Any, alpha: Any = 1, inplace: bool = False) -> Node:
+def add(walk: Walk, input: Argument, other: Argument, alpha: float = 1, inplace: bool = False) -> Node:
     if alpha != 1:
         raise Unsupported(f"alpha={alpha!r} is not supported; rop.Add has weights of 1 only")
     return walk.apply(Add(), input, other, inplace=inplace)
 
 
 @rule(operator.iadd, "add_")
-def add_in_place(walk: Walk, input: Any, other: Any, alpha: Any = 1) -> Node:
+def add_in_place(walk: Walk, input: Argument, other: Argument, alpha: float = 1) -> Node:
     return add(walk, input, other, alpha, inplace=True)
 
 
 @rule(torch.cat, torch.concat, torch.concatenate)
-def cat(walk: Walk, tensors: Any, dim: int = 0, axis: int | None = None) -> Node:
-    if (dim if axis is None else axis) != 1:
-        raise Unsupported(f"expected values joined along channels, dim=1, got dim={dim if axis is None else axis}")
+def cat(walk: Walk, tensors: Sequence[Argument], dim: int = 0, axis: int | None = None) -> Argument:
+    dim = dim if axis is None else axis
+    if dim != 1:
+        raise Unsupported(f"expected values joined along channels, dim=1, got dim={dim}")
     if len(tensors) == 1:
         return tensors[0]
     return walk.apply(Concat(), *tensors, name="cat")
@@ -231,7 +226,7 @@ def cat(walk: Walk, tensors: Any, dim: int = 0, axis: int | None = None) -> Node
 # ---------------------------------------------------------------------------------------------------- sizes and shapes
 @dataclass(frozen=True)
 class Size:
-    """The product of some of a value's sizes; axis 0 is the batch."""
+    """The product of a value's sizes along some axes; axis 0 is the batch."""
 
     of: Node
     axes: tuple[int, ...]
@@ -239,41 +234,39 @@ class Size:
 
 @dataclass(frozen=True)
 class Sizes:
-    """The shape of a value, or a part of it."""
+    """The shape of a value, or the sizes along some of its axes."""
 
     of: Node
     axes: tuple[int, ...] | None = None
 
 
 @rule("size")
-def size(walk: Walk, input: Any, dim: int | None = None) -> Any:
-    _check_value(input)
-    return Sizes(input) if dim is None else Size(input, (dim,))
+def size(walk: Walk, input: Argument, dim: int | None = None) -> Size | Sizes:
+    value = _check_value(input)
+    return Sizes(value) if dim is None else Size(value, (dim,))
 
 
 @rule(getattr)
-def attribute(walk: Walk, input: Any, name: str) -> Any:
-    _check_value(input)
+def attribute(walk: Walk, input: Argument, name: str) -> Sizes:
+    value = _check_value(input)
     if name != "shape":
         raise Unsupported(f"the attribute {name!r} is not supported; x.shape is")
-    return Sizes(input)
+    return Sizes(value)
 
 
 @rule(operator.getitem)
-def item(walk: Walk, input: Any, index: Any) -> Any:
+def item(walk: Walk, input: Argument, index: Argument) -> Size | Sizes:
     if not isinstance(input, Sizes):
         raise Unsupported("parts of a value are not supported: there is no layer that picks some of its numbers")
-    if isinstance(index, int) and input.axes is None:
-        return Size(input.of, (index,))
-    if isinstance(index, int) and input.axes is not None:
-        return Size(input.of, (input.axes[index],))
+    if isinstance(index, int):
+        return Size(input.of, (index if input.axes is None else input.axes[index],))
     if index in (slice(2, None, None), slice(-2, None, None)):
         return Sizes(input.of, (2, 3))
     raise Unsupported(f"x.shape[{index!r}] is not followed; x.shape[0] and x.shape[2:] are")
 
 
 @rule(operator.mul)
-def product(walk: Walk, input: Any, other: Any) -> Any:
+def product(walk: Walk, input: Argument, other: Argument) -> Size:
     if isinstance(input, Size) and isinstance(other, Size) and input.of is other.of:
         return Size(input.of, tuple(sorted(input.axes + other.axes)))
     raise Unsupported(
@@ -283,26 +276,27 @@ def product(walk: Walk, input: Any, other: Any) -> Any:
 
 
 @rule(torch._assert, torch.fx._symbolic_trace._assert_is_none)
-def ignored(walk: Walk, *args: Any) -> None:
-    """What torch.fx adds for arguments of forward that have a default."""
+def ignored(walk: Walk, *args: Argument) -> None:
+    """Assertions, which torch.fx adds for arguments of forward that have a default."""
 
 
 @rule(operator.eq)
-def equal(walk: Walk, input: Any, other: Any) -> None:
+def equal(walk: Walk, input: Argument, other: Argument) -> None:
+    """Refuses comparisons, except those of such defaults: torch.fx has put in the value, and the walk gives None."""
     if input is not None:
         raise Unsupported("comparisons are not followed")
 
 
 @rule(torch.flatten, "flatten")
-def flatten(walk: Walk, input: Any, start_dim: int = 0, end_dim: int = -1) -> Node:
+def flatten(walk: Walk, input: Argument, start_dim: int = 0, end_dim: int = -1) -> Node:
     return walk.apply(Flatten(start_dim, end_dim), input)
 
 
 @rule("view", "reshape", torch.reshape)
-def view(walk: Walk, input: Any, *shape: Any, **options: Any) -> Node:
+def view(walk: Walk, input: Argument, *shape: Argument, **options: Sequence[Argument]) -> Node:
     _check_value(input)
-    sizes = options.get("shape", options.get("size", shape))
-    sizes = tuple(sizes[0] if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes)
+    given = options.get("shape", options.get("size", shape))
+    sizes = tuple(given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given)
     batch = len(sizes) == 2 and (sizes[0] == -1 or (isinstance(sizes[0], Size) and sizes[0].axes == (0,)))
     rest = sizes[1] if batch else None
     if rest == -1 and sizes[0] != -1:
@@ -319,20 +313,21 @@ def view(walk: Walk, input: Any, *shape: Any, **options: Any) -> Node:
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
-def _check_value(value: Any) -> None:
+def _check_value(value: Argument) -> Node:
     if not isinstance(value, Node):
         raise Unsupported("expected a value of the net")
+    return value
 
 
-def _pair(value: Any) -> Any:
-    """An int, or two in a tuple; fx makes its own lists of what it has traced, and torch takes lists of one."""
+def _pair(value: Argument) -> Any:
+    """A number, or two in a tuple; torch takes lists, also of one number, and fx has its own class of lists. The layer
+    checks the numbers."""
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,)
     if any(isinstance(one, (Size, Sizes)) for one in values):
         raise Unsupported("expected numbers, got a size of a value; F.adaptive_avg_pool2d(x, 1) takes the whole image")
     return values[0] if len(values) == 1 else values
 
 
-def _refuse(**options: Any) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise Unsupported(f"{name}={value!r} is not supported")
+def _refuse_dtype(dtype: torch.dtype | None) -> None:
+    if dtype is not None:
+        raise Unsupported(f"dtype={dtype!r} is not supported")

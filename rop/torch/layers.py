@@ -1,4 +1,4 @@
-"""One layer of torch.nn and the layer of rop that is the same.
+"""Single layers: from a module of torch.nn to the layer of rop that computes the same, and back.
 
 Layers of rop are named as in torch.nn and take torch's arguments under torch's names, so most of the translation is
 their constructors' signatures. A layer's record (rop/layers/record.py) names the module, and the arguments that only
@@ -27,11 +27,11 @@ KINDS: dict[type[nn.Module], type[Layer]] = {
 
 
 class Unsupported(Exception):
-    """Something of torch that has no layer in rop: what it is, and what would help."""
+    """Something of torch that has no layer in rop; the message says what it is, and what would help."""
 
 
 class View(Flatten):
-    """x.view(-1, features): a Flatten if a sample has so many numbers, and otherwise no function of single samples."""
+    """x.view(-1, features): a Flatten if a sample has that many numbers; otherwise torch would mix samples."""
 
     features: int
 
@@ -66,7 +66,7 @@ def layer_of(module: nn.Module) -> Layer:
 
 
 def refuse_differences(kind: type[Layer], given: dict[str, Any]) -> None:
-    """Refuse what arguments of torch that rop's layer does not have say, and it cannot do."""
+    """Refuse values of arguments that only torch has, unless they are the ones for which rop's layer is the same."""
     for argument, wanted in RECORDS[kind].only_torch.items():
         value = given.get(argument, wanted)
         if value != wanted and not (isinstance(value, (tuple, list)) and set(value) == {wanted}):
@@ -75,7 +75,7 @@ def refuse_differences(kind: type[Layer], given: dict[str, Any]) -> None:
 
 
 def dropout(p: float, training: bool) -> Layer:
-    """Dropout that drops nothing."""
+    """Dropout that drops nothing, as an Identity; refuses one that would drop values."""
     if training and p > 0:
         raise Unsupported(
             f"dropout with p={p:g} draws anew at every pass in training mode, so f has no Hessian; "
@@ -85,7 +85,7 @@ def dropout(p: float, training: bool) -> Layer:
 
 
 def missing(module: nn.Module) -> str:
-    """What is said about a module without a counterpart."""
+    """The message about a module without a counterpart."""
     known = [kind.__name__ for kind in KINDS if isinstance(module, kind)]
     if known:
         return (

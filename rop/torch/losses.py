@@ -1,4 +1,4 @@
-"""Losses of torch and the losses of rop that are the same."""
+"""From losses of torch to the losses of rop that compute the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
 
 from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
@@ -17,16 +18,16 @@ from rop.layers.loss import Loss
 from rop.layers.record import RECORDS
 from rop.torch.counterparts import with_counterparts
 
-KINDS: dict[Any, type[Loss]] = {
+KINDS: dict[Callable[..., Any], type[Loss]] = {  # by module class and by function
     counterpart: record.kind
     for what in ("module", "function")
     for record, counterpart in with_counterparts(what)
     if issubclass(record.kind, Loss)
 }
-OUTDATED = ("size_average", "reduce")  # torch's old way to say reduction
+OUTDATED = ("size_average", "reduce")  # torch's deprecated names of reduction
 
 
-def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
+def loss_from_torch(loss: nn.Module | Callable[..., Tensor] | Loss) -> Loss:
     """The rop loss for a loss module of torch, a function of torch.nn.functional, or a functools.partial of one.
 
     >>> import torch, rop
@@ -35,12 +36,12 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
     """
     if isinstance(loss, Loss):
         return loss
-    options, what = {}, loss
+    options, made_by = {}, loss
     if isinstance(loss, functools.partial):
-        options, what = dict(loss.keywords), loss.func
+        options, made_by = dict(loss.keywords), loss.func
     elif isinstance(loss, nn.Module):
-        options, what = _attributes(loss), type(loss)
-    kind = KINDS.get(what) if callable(what) else None
+        options, made_by = _attributes(loss), type(loss)
+    kind = KINDS.get(made_by) if callable(made_by) else None
     if kind is None or (isinstance(loss, functools.partial) and loss.args):
         known = sorted(kind.__name__ for kind in KINDS if isinstance(kind, type))
         raise ArgumentTypeError(
@@ -51,8 +52,8 @@ def loss_from_torch(loss: nn.Module | Callable[..., Any] | Loss) -> Loss:
     return _made(kind, options)
 
 
-def numbers(name: str, value: Any) -> np.ndarray:
-    """A tensor, wherever it is and whether it requires a gradient or not, or an array."""
+def numbers(name: str, value: Tensor | ArrayLike) -> np.ndarray:
+    """An array, or the numbers of a tensor on any device, whether it requires a gradient or not."""
     if not isinstance(value, torch.Tensor):
         return as_array(name, value)
     try:
@@ -71,7 +72,7 @@ def _attributes(loss: nn.Module) -> dict[str, Any]:
 
 
 def _made(kind: type[Loss], options: dict[str, Any]) -> Loss:
-    """The loss with torch's arguments, where it knows them."""
+    """The loss with torch's arguments; refuses a value that changes the loss but is no argument of rop's."""
     known, only_torch = inspect.signature(kind).parameters, RECORDS[kind].only_torch
     for option, value in list(options.items()):
         if option not in known:

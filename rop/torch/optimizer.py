@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,10 +19,13 @@ from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.kernels.rules import averaged
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
-from rop.objective import Objective
+from rop.objective import Objective, Point
 from rop.torch.losses import loss_from_torch, numbers
 from rop.torch.trace import Traced, trace
 from rop.training.penalty import StandalonePenalty
+
+if TYPE_CHECKING:
+    from rop.kfac import Kfac
 
 
 class SpectralRadius:
@@ -46,8 +50,8 @@ class SpectralRadius:
     Attributes:
         rho, penalised: of the last step: ρ of its batch, and whether ∇ρ took part (not if ρ ≤ K).
         found: of the last step: its Eigen, None if μ was 0.
-        steps: how many there were.
-        epoch: 1; count it up if a schedule of yours asks for it.
+        steps: number of steps so far.
+        epoch: 1; increase it yourself if a schedule of yours depends on it.
 
     >>> import torch, rop
     >>> _ = torch.manual_seed(0)
@@ -64,7 +68,7 @@ class SpectralRadius:
     def __init__(
         self,
         module: nn.Module,
-        loss: nn.Module | Callable[..., Any] | Loss,
+        loss: nn.Module | Callable[..., Tensor] | Loss,
         base_optimizer: Optimizer,
         *,
         mu: optim.Schedule = 0.01,
@@ -89,20 +93,21 @@ class SpectralRadius:
         size, dtype = first.traced.net.size, first.traced.dtype
         seed = check_int("SpectralRadius", "seed", seed, minimum=0)
         self._penalty = StandalonePenalty(regularizer, size, dtype, seed)
-        self._preconditioner: Any = None
+        self._preconditioner: Kfac | None = None
         self.steps, self.epoch = 0, 1
         self.rho, self.penalised = float("nan"), False
         self.found: Eigen | None = None
 
     # --------------------------------------------------------------------------------------------------------- stepping
-    def step(self, x: Any, y: Any) -> float:
+    def step(self, x: Tensor | ArrayLike, y: Tensor | ArrayLike) -> float:
         """One step on a batch (tensors or arrays, y as the loss wants it); returns the loss before the step."""
         loss = self.backward(x, y)
         self.base_optimizer.step()
         return loss
 
-    def backward(self, x: Any, y: Any) -> float:
-        """Everything of a step but that of the base optimizer: for who clips gradients, say, before it."""
+    def backward(self, x: Tensor | ArrayLike, y: Tensor | ArrayLike) -> float:
+        """A step without that of the base optimizer, so that gradients can be changed in between, clipped for example;
+        returns the loss."""
         bound = self._bind()
         bound.gather()
         p = bound.objective(numbers("x", x), numbers("y", y)).at(bound.w)
@@ -131,18 +136,18 @@ class SpectralRadius:
         self.steps += 1
         return p.loss
 
-    def _refreshed(self, p: Any) -> Any:
-        """The K-FAC preconditioner of this step, or of one of the last ``refresh`` steps."""
+    def _refreshed(self, p: Point) -> Kfac | None:
+        """The K-FAC preconditioner if the solver needs one: a new one every ``refresh`` steps."""
         if self.regularizer.solver != "paper_lobpcg":
             return None
         if self._preconditioner is None or self.steps % self.regularizer.refresh == 0:
-            from rop.kfac import kfac
+            from rop.kfac import kfac  # one solver alone needs it
 
             self._preconditioner = kfac(p, seed=self._penalty.seed)
         return self._preconditioner
 
     def _bind(self) -> _Bound:
-        """The net of the module in its present mode; it is traced once in each."""
+        """The module in its present mode; it is traced once in each mode."""
         mode = self.module.training
         if mode not in self._bound:
             self._bound[mode] = _Bound(self.module, self.loss, self._memory_limit)
@@ -163,21 +168,21 @@ class SpectralRadius:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the base optimizer."""
+        """The parameter groups of the base optimizer."""
         return self.base_optimizer.param_groups
 
     @property
-    def state(self) -> Any:
-        """That of the base optimizer."""
+    def state(self) -> dict[Tensor, Any]:
+        """The state of the base optimizer."""
         return self.base_optimizer.state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As of any optimizer; not needed, because a step writes gradients and does not add to them."""
+        """Clear the gradients; not needed, because a step overwrites them and does not add to them."""
         self.base_optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a run needs to go on to the same bits, beside the module's own state_dict. (With solver "paper_lobpcg"
-        the preconditioner is made anew, so there it must be loaded at a step that would do so anyway.)"""
+        """All that a run needs, beside the module's own state_dict, to continue to the same bits. The preconditioner of
+        solver "paper_lobpcg" is not saved: there the bits are the same only if the next step refreshes it anyway."""
         return {
             "base_optimizer": self.base_optimizer.state_dict(),
             "v": torch.from_numpy(self._penalty.v.copy()),
@@ -187,7 +192,7 @@ class SpectralRadius:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what state_dict returned; the module's parameters are loaded by the module."""
+        """Continue from what state_dict returned; the module loads its own parameters."""
         expected = {"base_optimizer", "v", "seed", "steps", "epoch"}
         if not isinstance(state_dict, dict) or set(state_dict) != expected:
             got = sorted(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
@@ -207,7 +212,7 @@ class SpectralRadius:
 
 
 class _Bound:
-    """A module in one mode as rop sees it: its net, and its parameters as views of one vector."""
+    """A module in one mode with its net; its parameters and gradients are gathered in one vector each."""
 
     def __init__(self, module: nn.Module, loss: Loss, memory_limit: int):
         self.traced: Traced = trace(module)
@@ -219,7 +224,7 @@ class _Bound:
         self.w, self._gradient = np.empty(size, self.traced.dtype), np.empty(size, self.traced.dtype)
         self._w_views, self._gradient_views = self._views(self.w), self._views(self._gradient)
         self._objective: Objective | None = None
-        self._state: dict[str, np.ndarray] = {}  # what the objective reads in evaluation mode
+        self._state: dict[str, np.ndarray] = {}  # running statistics of the objective, in evaluation mode
 
     def _views(self, vector: np.ndarray) -> list[Tensor]:
         flat, slots = torch.from_numpy(vector), self.traced.net.slots
@@ -237,7 +242,7 @@ class _Bound:
         return modes.pop()
 
     def objective(self, x: np.ndarray, y: np.ndarray) -> Objective:
-        """f on this batch; buffers are kept from batch to batch while the statistics it reads stay what they are."""
+        """f on this batch; its buffers are reused as long as the running statistics it reads are unchanged."""
         traced, training = self.traced, self.training
         state = {} if training else traced.state()
         same = (
@@ -262,12 +267,12 @@ class _Bound:
         return self._objective
 
     def gather(self) -> None:
-        """The module's parameters into w."""
+        """Copy the module's parameters into w."""
         with torch.no_grad():
             torch._foreach_copy_(self._w_views, list(self.traced.parameters))
 
     def scatter(self, gradient: np.ndarray) -> None:
-        """A gradient to the parameters that want one."""
+        """Give the parameters that require a gradient their part of it."""
         self._gradient[:] = gradient
         for parameter, view in zip(self.traced.parameters, self._gradient_views, strict=True):
             parameter.grad = view if parameter.requires_grad else None
@@ -280,7 +285,7 @@ class _Bound:
         return np.concatenate([np.full(slot.size, p.requires_grad, self.traced.dtype) for slot, p in parts])
 
     def average(self, stats: dict[str, np.ndarray]) -> None:
-        """Running statistics take in those of the batch."""
+        """Update the running statistics with those of the batch."""
         with torch.no_grad():
             for name, running in self.traced.buffers.items():
                 running.copy_(averaged(running, torch.from_numpy(stats[name]), self._momentum[name]))
@@ -289,7 +294,7 @@ class _Bound:
 
 
 def _momenta(traced: Traced) -> dict[str, float]:
-    """How much of the batch's statistics each running average takes in."""
+    """The weight of the batch's statistics in each running average."""
     uses = [node.layer for node in traced.net.nodes if isinstance(node.layer, BatchNorm)]
     for layer in uses:
         if uses.count(layer) > 1:

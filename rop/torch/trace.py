@@ -1,9 +1,13 @@
-"""From a module of torch to a net of rop: torch.fx writes down what forward does, and every line becomes a layer."""
+"""From a module of torch to a net of rop: torch.fx records the operations of forward, and each becomes a layer.
+
+The operations in fx's record are called lines here, because a node is one of the rop graph.
+"""
 
 from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +20,16 @@ from rop.graph import Graph, Input, Node
 from rop.layers import Flatten, Identity
 from rop.layers.base import Layer
 from rop.torch import functions
-from rop.torch.functions import Size, Sizes
+from rop.torch.functions import Argument, Size, Sizes
 from rop.torch.layers import KINDS, Unsupported, layer_of
 
-DTYPES: dict[Any, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
-PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # names that people know
+DTYPES: dict[torch.dtype, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
+PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # modules under the names that users write
 
 
 @dataclass(frozen=True)
 class Traced:
-    """A net, and what of the module its numbers are."""
+    """A net, and the tensors of the module that hold its parameters and running statistics."""
 
     net: Graph
     parameters: tuple[Tensor, ...]  # one for each of net.slots
@@ -113,19 +117,23 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 # ------------------------------------------------------------------------------------------------------------ torch.fx
 class _Proxy(fx.Proxy):
-    """fx writes x += y down as x + y; here it stays what it is, because other names of x see the change."""
+    """Records x += y as it is, where fx would record x + y: other names of x see the change."""
 
-    def __iadd__(self, other: Any) -> Any:
+    def __iadd__(self, other: Argument) -> fx.Proxy:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
 
 
 class _Tracer(fx.Tracer):
+    """torch.fx's tracer, which also remembers where it has failed."""
+
     failed = ""  # path of the innermost module whose forward could not be traced
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
 
-    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         try:
             return super().call_module(m, forward, args, kwargs)
         except Exception:
@@ -134,6 +142,7 @@ class _Tracer(fx.Tracer):
 
 
 def _fx_graph(module: nn.Module) -> fx.Graph:
+    """The operations of forward as torch.fx records them, with the defaults of all arguments but the first."""
     arguments = inspect.signature(module.forward).parameters.values()
     defaults = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
     required = [argument for argument in arguments if argument.name not in defaults]
@@ -155,10 +164,8 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
 
 
 class Walk:
-    """Goes through what fx has written down, line by line; ``values`` holds what each line gives.
-
-    That is a node of the rop graph, a tensor of the module, a size, or a constant.
-    """
+    """Goes through fx's record line by line; ``values`` holds the value of each line: a node of the rop graph, a tensor
+    of the module, a size, or a constant."""
 
     def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
         self.modules = dict(module.named_modules(remove_duplicate=False))
@@ -167,11 +174,11 @@ class Walk:
         self.input = Input()
         self.output: Node
         self.tensors: dict[Layer, dict[str, Tensor]] = {}  # parameters and buffers of each layer
-        self.values: dict[fx.Node, Any] = {}
+        self.values: dict[fx.Node, Argument] = {}
         self._module = module
         self._names: dict[Layer, str] = {}
         self._taken = set(self.modules)
-        self._known: dict[Any, Layer] = {}
+        self._known: dict[Hashable, Layer] = {}  # by what makes a layer the same, see _layer
         for line in graph.nodes:
             try:
                 self.values[line] = self._value(line)
@@ -179,17 +186,18 @@ class Walk:
                 raise ArgumentError(f"from_torch: {self._where(line)}: {error}") from error
 
     # -------------------------------------------------------------------------------------------------- line by line
-    def _value(self, line: fx.Node) -> Any:
+    def _value(self, line: fx.Node) -> Argument:
         args, kwargs = fx.map_arg((line.args, line.kwargs), lambda source: self._read(source))
         match line.op:
-            case "placeholder":  # the others have defaults, which fx has put in already; it only compares them
+            case "placeholder":  # fx has put in the defaults of all others; it only compares them
                 return self.input if not self.values else None
             case "get_attr":
                 return operator.attrgetter(str(line.target))(self._module)
             case "call_module":
                 return self._call_module(str(line.target), *args, **kwargs)
             case "output":
-                return self._finish(args[0])
+                self.output = self._output(args[0])
+                return self.output
         self._path = self._caller(line)
         function = functions.FUNCTIONS.get(line.target)
         if function is None:
@@ -203,7 +211,7 @@ class Walk:
             raise Unsupported(f"the arguments ({_shown(*args, **kwargs)}) are not supported: {error}") from error
         return function(self, *args, **kwargs)
 
-    def _read(self, source: fx.Node) -> Any:
+    def _read(self, source: fx.Node) -> Argument:
         value = self.values[source]
         if isinstance(value, _Overwritten):
             raise Unsupported(
@@ -212,55 +220,56 @@ class Walk:
             )
         return value
 
-    def _call_module(self, path: str, *inputs: Any, **options: Any) -> Node:
-        module = self.modules[path]
-        if options or len(inputs) != 1 or not isinstance(inputs[0], Node):
+    def _call_module(self, path: str, *inputs: Argument, **options: Argument) -> Node:
+        module, nodes = self.modules[path], _nodes(inputs)
+        if options or len(inputs) != 1 or len(nodes) != 1:
             raise Unsupported(f"expected a call on one value of the net, got {_shown(*inputs, **options)}")
         if module._forward_hooks or module._forward_pre_hooks:
             raise Unsupported("it has hooks, which rop would not run; remove them (weight_norm: remove_weight_norm)")
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         layer = self._layer(layer_of(module), tensors, path)
-        return self._called(layer, inputs, bool(getattr(module, "inplace", False)))
+        return self._called(layer, nodes, bool(getattr(module, "inplace", False)))
 
-    def _finish(self, value: Any) -> None:
+    def _output(self, value: Argument) -> Node:
         if not isinstance(value, Node) or value is self.input:
             raise Unsupported(
                 f"expected forward to return one value that it computes, got {_shown(value)}; wrap the "
                 "module in one that returns the output you want"
             )
-        self.output = value
+        return value
 
     # ------------------------------------------------------------------------------------------- what functions may use
     def apply(
         self,
         layer: Layer,
-        *inputs: Any,
+        *inputs: Argument,
         name: str = "",
         inplace: bool = False,
         tensors: dict[str, Tensor] | None = None,
     ) -> Node:
         """A new layer on nodes, named after the function that calls it."""
-        if not all(isinstance(value, Node) for value in inputs):
+        nodes = _nodes(inputs)
+        if len(nodes) < len(inputs):
             raise Unsupported(
                 f"expected values of the net, got {_shown(*inputs)}; constants and parameters are not "
                 "added, only values of the net are"
             )
         tensors = tensors or {}
         path = self._own_path(tensors) or ".".join(filter(None, (self._path, name or type(layer).__name__.lower())))
-        return self._called(self._layer(layer, tensors, path), inputs, inplace)
+        return self._called(self._layer(layer, tensors, path), nodes, inplace)
 
     def _own_path(self, tensors: dict[str, Tensor]) -> str:
-        """The module whose weight and bias a function reads, if it reads nothing else."""
-        paths = [self.paths.get(id(tensor), "") for key, tensor in tensors.items()]
+        """Path of the module whose weight and bias a function reads, if they are all of one module."""
+        paths = [self.paths.get(id(tensor), "") for tensor in tensors.values()]
         owners = {path.removesuffix(f".{key}") for path, key in zip(paths, tensors, strict=True)}
         (owner, *others) = owners or {""}
         complete = not others and all(path == f"{owner}.{key}" for path, key in zip(paths, tensors, strict=True))
         return owner if complete and owner in self.modules else ""
 
     def _layer(self, layer: Layer, tensors: dict[str, Tensor], path: str) -> Layer:
-        """The layer itself, or the one that has the same parameters already."""
+        """The layer itself, or an earlier one with the same parameters."""
         if not tensors:
-            key: Any = path if path in self.modules else layer
+            key: Hashable = path if path in self.modules else layer
         else:
             key = repr(layer), tuple(sorted((name, id(tensor)) for name, tensor in tensors.items()))
         if key not in self._known:
@@ -278,7 +287,7 @@ class Walk:
         self._taken.add(name)
         return name
 
-    def _called(self, layer: Layer, inputs: tuple[Any, ...], inplace: bool) -> Node:
+    def _called(self, layer: Layer, inputs: list[Node], inplace: bool) -> Node:
         node = layer(*inputs)
         if inplace:
             self._overwrite(inputs[0], node, self._names[layer])
@@ -321,20 +330,25 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Overwritten:
-    """A view of a tensor that was changed in place."""
+    """The value of a view of a tensor that was changed in place: an error when it is read."""
 
     by: str
 
 
+def _nodes(values: tuple[Argument, ...]) -> list[Node]:
+    """Those of the values that are nodes."""
+    return [value for value in values if isinstance(value, Node)]
+
+
 def _memory(node: Node) -> Node:
-    """The node whose tensor a node's value is in torch, in this shape or another."""
+    """The node whose tensor in torch has the memory of a node's value, in this shape or another."""
     while isinstance(node.layer, (Flatten, Identity)):
         (node,) = node.inputs
     return node
 
 
 def _shape_source(node: Node) -> Node:
-    """The same, in this shape."""
+    """The node whose tensor in torch has the memory and the shape of a node's value."""
     while isinstance(node.layer, Identity):
         (node,) = node.inputs
     return node
@@ -368,7 +382,7 @@ def _dtype(module: nn.Module) -> np.dtype:
 
 
 def _check_parameters(net: Graph, parameters: tuple[Tensor, ...]) -> None:
-    """A parameter stands in w once; layers that share only some of theirs would need it twice."""
+    """Refuse a parameter that would be in w twice, because layers share only some of theirs."""
     seen: dict[int, str] = {}
     for slot, parameter in zip(net.slots, parameters, strict=True):
         if tuple(parameter.shape) != slot.shape:
@@ -385,10 +399,10 @@ def _numpy(tensor: Tensor) -> np.ndarray:
     return tensor.detach().cpu().numpy()
 
 
-def _shown(*values: Any, **options: Any) -> str:
+def _shown(*values: Argument, **options: Argument) -> str:
     """Arguments as messages show them."""
 
-    def show(value: Any) -> str:
+    def show(value: Argument) -> str:
         if isinstance(value, Node):
             return "a value of the net" if value.layer is not None else "the input"
         if isinstance(value, Tensor):
