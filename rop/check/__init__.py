@@ -20,29 +20,34 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rop.arguments import as_array, check_choice, check_dtype, check_int, shown
+from rop.check import subjects
 from rop.check.derivatives import Derivative, check_derivatives, points_in
+from rop.check.examine import Examination, Row
 from rop.check.report import CheckFailed, Result, worst
+from rop.check.stand import LayerStand, LossStand, NetworkStand, Stand, fitting_shapes, fitting_targets
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
+from rop.inputs import as_floats, check_problem
 from rop.layers.base import Layer, Shape
-from rop.layers.elementwise import Elementwise
+from rop.layers.elementwise import Elementwise, Scalar
 from rop.layers.kinds import record_of
 from rop.layers.loss import Loss
 
 __all__ = ["CheckFailed", "Result", "layer", "loss", "network", "everything"]
 
 BOTH = ("float64", "float32")
-RANGE, POINTS = (-6.0, 6.0), 201  # where the derivatives of a scalar function are looked at
+RANGE, POINTS = (-6.0, 6.0), 201  # where the derivatives of a scalar function are checked
 
 
 def layer(
-    layer: Layer | Callable[..., Any],
+    layer: Layer | Scalar,
     *,
     shape: Shape | None = None,
-    x: Any = None,
-    dtypes: Sequence[Any] = BOTH,
+    x: ArrayLike | None = None,
+    dtypes: Sequence[DTypeLike] = BOTH,
     orders: Sequence[int] = (0, 1, 2),
     training: bool = True,
     engine: bool = True,
@@ -51,16 +56,14 @@ def layer(
 
     For an elementwise layer each derivative is compared with differences of the one before it, at the points ``x``
     (default: 201 points from −6 to 6); the result says which is wrong, at which x and by how much. Then the layer runs
-    in the engine, on random inputs of the given ``shape`` (without the batch; guessed if left out): its outputs, what
-    it sends back to its input and to its weights are compared at every order with torch, with differences and by
+    in the engine, on random inputs of the given ``shape`` (without the batch; guessed if left out): its outputs and
+    the gradients of its input and of its weights are compared at every order with torch, with differences and by
     identities. ``engine=False`` leaves that out.
 
     >>> import rop
     >>> rop.check.layer(rop.Linear(3, 2), dtypes=["float64"]).ok
     True
     """
-    from rop.check.stand import LayerStand, fitting_shapes
-
     if isinstance(layer, type):
         raise ArgumentTypeError(f"check: expected a layer, got the class {layer.__name__}; write {layer.__name__}(...)")
     if not isinstance(layer, Layer):
@@ -78,8 +81,8 @@ def loss(
     loss: Loss,
     *,
     shape: Shape | None = None,
-    y: Any = None,
-    dtypes: Sequence[Any] = BOTH,
+    y: ArrayLike | None = None,
+    dtypes: Sequence[DTypeLike] = BOTH,
     orders: Sequence[int] = (0, 1, 2),
 ) -> Result:
     """Checks a loss on random outputs of the given shape (without the batch) with the targets y.
@@ -90,8 +93,6 @@ def loss(
     >>> rop.check.loss(rop.CrossEntropy(label_smoothing=0.1), dtypes=["float64"]).ok
     True
     """
-    from rop.check.stand import LossStand, fitting_targets
-
     if not isinstance(loss, Loss):
         raise ArgumentTypeError(f"check: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
     record_of(loss, "check")
@@ -106,14 +107,14 @@ def loss(
 def network(
     net: Graph,
     loss: Loss,
-    x: Any,
-    y: Any,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    w: Any = None,
-    v: Any = None,
+    w: ArrayLike | None = None,
+    v: ArrayLike | None = None,
     state: Mapping[str, np.ndarray] | None = None,
     training: bool = True,
-    dtypes: Sequence[Any] = BOTH,
+    dtypes: Sequence[DTypeLike] = BOTH,
     orders: Sequence[int] = (0, 1, 2),
 ) -> Result:
     """Checks a whole network with its loss and data: loss, gradient, H·v and vᵀ∇H·v, parameter by parameter.
@@ -128,19 +129,14 @@ def network(
     >>> rop.check.network(net, rop.CrossEntropy(), x, y, dtypes=["float64"]).ok
     True
     """
-    from rop.check.stand import NetworkStand
-    from rop.inputs import as_floats, check_problem
-
     check_problem("check", net, loss)
     own = {one.describe(): one for one in net.layers if type(one) is Elementwise}
     derivatives = [found for one in own.values() for found in _scalar(one, None)]
     stand = NetworkStand(net, loss, as_array("check: x", x), as_array("check: y", y), training=training, state=state)
-    for name, given in (("w", w), ("v", v)):
-        if given is not None:
-            vector = as_floats(f"check: {name}", given).astype(np.float64)
-            if vector.shape != (net.size,):
-                raise ArgumentError(f"check: {name}: expected shape ({net.size},), got {vector.shape}")
-            setattr(stand, name, vector)
+    if w is not None:
+        stand.w = _vector("w", w, net.size)
+    if v is not None:
+        stand.v = _vector("v", v, net.size)
     rows = _rows(stand, "network", dtypes, orders)
     return Result(f"network of {net.size} parameters", tuple(rows), tuple(derivatives), torch_version())
 
@@ -148,13 +144,11 @@ def network(
 def everything(
     names: Sequence[str] | None = None,
     *,
-    dtypes: Sequence[Any] = BOTH,
+    dtypes: Sequence[DTypeLike] = BOTH,
     orders: Sequence[int] = (0, 1, 2),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Checks the named layers and losses of the package, or all of them."""
-    from rop.check import subjects
-
     known = subjects.names()
     chosen = [check_choice("check", "name", name, known) for name in (known if names is None else names)]
     rows = []
@@ -166,7 +160,7 @@ def everything(
     return Result(title, tuple(rows), (), torch_version())
 
 
-# --------------------------------------------------------------------------------------------------------------- inside
+# -------------------------------------------------------------------------------------------------------------- helpers
 def torch_version() -> str | None:
     """The version of torch, if it is installed."""
     if find_spec("torch") is None:
@@ -176,9 +170,7 @@ def torch_version() -> str | None:
     return str(torch.__version__)
 
 
-def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]) -> list[Any]:
-    from rop.check.examine import Examination
-
+def _rows(stand: Stand, subject: str, dtypes: Sequence[DTypeLike], orders: Sequence[int]) -> list[Row]:
     for name, several in (("orders", orders), ("dtypes", dtypes)):
         if not isinstance(several, (list, tuple)):
             raise ArgumentTypeError(f"check: {name} must be a list such as [{name[:-1]}], got {shown(several)}")
@@ -191,11 +183,19 @@ def _rows(stand: Any, subject: str, dtypes: Sequence[Any], orders: Sequence[int]
     return found
 
 
-def _scalar(layer: Elementwise, x: Any) -> list[Derivative]:
+def _scalar(layer: Elementwise, x: ArrayLike | None) -> list[Derivative]:
+    """The derivatives of the layer's scalar function, checked at the points x."""
     points = points_in(*RANGE, POINTS) if x is None else np.atleast_1d(as_array("check: x", x)).ravel()
     if points.size == 0 or points.dtype.kind not in "fiu" or not np.isfinite(points).all():
         raise ArgumentError(f"check: x must be finite numbers, got {shown(x)}")
     return check_derivatives(layer.function, layer.parameters, points.astype(np.float64))
+
+
+def _vector(name: str, given: ArrayLike, size: int) -> np.ndarray:
+    vector = as_floats(f"check: {name}", given).astype(np.float64)
+    if vector.shape != (size,):
+        raise ArgumentError(f"check: {name}: expected shape ({size},), got {vector.shape}")
+    return vector
 
 
 def _shape(shape: Any) -> Shape:

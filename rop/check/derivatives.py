@@ -6,22 +6,21 @@ reported once: with f′ wrong, f″ is compared with second differences of f.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from rop.check.differences import extrapolated, halvings, remembered
+from rop.check.differences import Curve, extrapolated, halvings, remembered
+from rop.layers.elementwise import Derivatives, Scalar
 
 NAMES = ("f", "f′", "f″", "f‴")
-RELATIVE = 1e-6  # error that is allowed; differences themselves reach 1e-9 and better, and say so
+RELATIVE = 1e-6  # allowed error; differences themselves reach 1e-9 and better, and estimate their own error
 STEPS = {1: halvings(0.5, 13), 2: halvings(0.5, 11), 3: halvings(0.5, 7)}  # by order of the difference
 
 
 @dataclass(frozen=True)
 class Derivative:
-    """What was found about one derivative, at the x where it is the furthest from what it should be."""
+    """What was found about one derivative, at the x where its error is largest."""
 
     function: str
     name: str  # f′
@@ -50,25 +49,29 @@ def points_in(low: float, high: float, count: int) -> np.ndarray:
     return x + (high - low) / count * 0.1 * np.sin(1 + np.arange(count))
 
 
-def check_derivatives(function: Callable[..., Any], parameters: tuple[float, ...], x: np.ndarray) -> list[Derivative]:
+def check_derivatives(function: Scalar, parameters: tuple[float, ...], x: np.ndarray) -> list[Derivative]:
     """f′, f″ and f‴ at the points x against differences."""
 
     def all_four(r: float) -> np.ndarray:
         return np.array([_numbers(function, number + r, parameters) for number in x.tolist()]).T
 
     curve = remembered(all_four)
+
+    def derivative(k: int) -> Curve:
+        return lambda r: curve(r)[k]
+
     given = curve(0.0)
     found, base = [], 0
     for k in (1, 2, 3):
-        result = _compare(function.__name__, x, given, lambda r, base=base: curve(r)[base], k, base)
+        result = _compare(function.__name__, x, given, derivative(base), k, base)
         found.append(result)
         base = k if result.ok else base
     return found
 
 
-def jumps(function: Callable[..., Any], parameters: tuple[float, ...] = ()) -> bool:
+def jumps(function: Scalar, parameters: tuple[float, ...] = ()) -> bool:
     """Whether one of the four jumps somewhere in −6 … 6, as the derivatives of functions made of pieces do: between
-    points eight times as close, a continuous function changes an eighth as much, a jump stays.
+    points eight times as close, a continuous function changes an eighth as much, while a jump keeps its height.
 
     >>> jumps(lambda x: (x * x, 2 * x, 2.0, 0.0)), jumps(lambda x: (abs(x), 1.0 if x > 0 else -1.0, 0.0, 0.0))
     (False, True)
@@ -79,22 +82,23 @@ def jumps(function: Callable[..., Any], parameters: tuple[float, ...] = ()) -> b
     return bool(np.any((near > 0.5 * far) & (near > 1e-6 * (1 + np.abs(fine).max(axis=0, initial=0.0)))))
 
 
-def _numbers(function: Callable[..., Any], x: float, parameters: tuple[float, ...]) -> tuple[float, ...]:
-    """(f, f′, f″, f‴) at x in plain Python, where poles and overflows are errors; here they are not numbers."""
+def _numbers(function: Scalar, x: float, parameters: tuple[float, ...]) -> Derivatives:
+    """(f, f′, f″, f‴) at x in plain Python; NaN at poles and overflows, where Python raises errors."""
     try:
         a, b, c, d = function(x, *parameters)
         return float(a), float(b), float(c), float(d)
     except (ArithmeticError, ValueError):
-        return (np.nan,) * 4
+        return np.nan, np.nan, np.nan, np.nan
 
 
-def _compare(owner: str, x: np.ndarray, given: np.ndarray, lower: Any, k: int, base: int) -> Derivative:
+def _compare(owner: str, x: np.ndarray, given: np.ndarray, lower: Curve, k: int, base: int) -> Derivative:
+    """Derivative number k against differences of number ``base``, the curve ``lower``."""
     expected, uncertainty = extrapolated(lower, STEPS[k - base], k - base)
     finite = np.isfinite(expected)
     size = np.abs(expected)
     usual, below = (float(np.median(s[finite])) if finite.any() else 0.0 for s in (size, np.abs(lower(0.0))))
     scale = size + usual + 1e-6 * below + 1e-30  # a derivative may be 0 throughout
-    decided = finite & (uncertainty <= 1e-3 * scale)  # not at a kink, nor where f jumps about
+    decided = finite & (uncertainty <= 1e-3 * scale)  # not at a kink, nor where f oscillates too fast
     error = np.abs(given[k] - expected)
     error = np.where(np.isfinite(given[k]), error, np.inf)
     wrong = decided & ~(error <= 10 * uncertainty + RELATIVE * scale)
@@ -116,7 +120,7 @@ def _compare(owner: str, x: np.ndarray, given: np.ndarray, lower: Any, k: int, b
 
 
 def _hint(given: np.ndarray, expected: np.ndarray, wrong: np.ndarray, decided: np.ndarray, scale: np.ndarray) -> str:
-    """The usual slips have a pattern: a constant factor (a sign, a binomial coefficient) or a constant offset."""
+    """The pattern of the usual mistakes: a constant factor (a sign, a binomial coefficient) or a constant offset."""
     if not wrong.any():
         return "" if decided.any() else "nothing could be decided: differences do not converge"
     if not np.isfinite(given[wrong]).all():

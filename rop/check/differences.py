@@ -5,22 +5,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-Curve = Callable[[float], Any]  # r ↦ an array (or a number)
+Numbers = np.ndarray | float
+Curve = Callable[[float], Numbers]  # r ↦ an array or a number
+Result = TypeVar("Result")
 
 
 class Estimate(NamedTuple):
-    """What differences say about a derivative, number by number, and how far they can be trusted."""
+    """A derivative by differences, number by number, and an estimate of its error."""
 
     value: np.ndarray
     error: np.ndarray
 
 
 def halvings(first: float, count: int) -> tuple[float, ...]:
-    """
+    """Steps, each half of the one before.
+
     >>> halvings(0.5, 3)
     (0.5, 0.25, 0.125)
     """
@@ -33,7 +36,7 @@ def central(curve: Curve, h: float, order: int = 1) -> np.ndarray:
     >>> float(central(lambda r: (1 + r) ** 2, 0.5)), float(central(lambda r: (1 + r) ** 2, 0.5, order=2))
     (2.0, 2.0)
     """
-    with np.errstate(all="ignore"):  # a pole or an overflow is reported as such by whoever asked
+    with np.errstate(all="ignore"):  # the caller reports a pole or an overflow
         terms = [
             (-1) ** i * math.comb(order, i) * np.asarray(curve((order / 2 - i) * h), np.float64)
             for i in range(order + 1)
@@ -59,7 +62,7 @@ def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1, eps: floa
         for j in range(1, i + 1):
             row.append(row[j - 1] + (row[j - 1] - above[j - 1]) / (4**j - 1))
             found = np.maximum(np.abs(row[j] - row[j - 1]), np.abs(row[j] - above[j - 1]))
-            found = np.maximum(found, rounding / h**order)  # no agreement by chance counts for more
+            found = np.maximum(found, rounding / h**order)  # entries may agree by chance to more than rounding allows
             better = found < error
             value, error = np.where(better, row[j], value), np.where(better, found, error)
     return Estimate(value, error)
@@ -67,7 +70,7 @@ def extrapolated(curve: Curve, steps: Sequence[float], order: int = 1, eps: floa
 
 def observed_order(curve: Curve, exact: np.ndarray, steps: Sequence[float], noise: float) -> float | None:
     """log₂ of how much the error of central differences falls when the step is halved: 2 if ``exact`` is right, 0 if it
-    is wrong. Taken at the smallest steps whose error stands out of the rounding, noise / h; None if none does.
+    is wrong. Taken at the smallest steps whose error is well above the rounding, noise / h; None if there are none.
 
     >>> curve, steps = lambda r: np.sin(1 + r), halvings(0.25, 6)
     >>> right, wrong = (observed_order(curve, np.array(value), steps, 1e-15) for value in (math.cos(1), 0.6))
@@ -82,6 +85,6 @@ def observed_order(curve: Curve, exact: np.ndarray, steps: Sequence[float], nois
     return math.log2(errors[last] / errors[last + 1]) if errors[last] > 0 else -math.inf
 
 
-def remembered(curve: Curve) -> Curve:
-    """The curve, computed once for every r."""
+def remembered(curve: Callable[[float], Result]) -> Callable[[float], Result]:
+    """The curve with a cache: it is computed once for every r."""
     return cache(curve)

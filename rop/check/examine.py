@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from rop.check.differences import extrapolated, halvings, observed_order, remembered
+from rop.check.differences import Curve, Numbers, extrapolated, halvings, observed_order, remembered
 from rop.check.stand import FORWARD, Answers, Stand
 from rop.objective import Objective
 
@@ -18,20 +18,20 @@ FACTOR = -1.7  # c of the homogeneity Rᵏ(c v) = cᵏ Rᵏ(v)
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What may be left between two ways to the same number, relative to its size."""
+    """The allowed distance between two ways to the same number, relative to its size."""
 
     error: float  # against torch in float64
     difference: float  # against extrapolated differences
     identity: float
 
 
-# One rounding is 1e-16 or 6e-8. A result passes through sums of up to some hundred terms, and at order 2 through up to
-# six products per layer. Differences divide the rounding by steps of about 0.1, at most a few times.
+# One rounding is 1e-16 or 6e-8. A result is computed by sums of up to some hundred terms, and at order 2 by up to six
+# products per layer. Differences divide the rounding by steps of about 0.1, at most a few times.
 TOLERANCES = {
     "float64": Tolerances(error=1e-10, difference=1e-7, identity=1e-10),
     "float32": Tolerances(error=2e-4, difference=5e-3, identity=2e-4),
 }
-SLOPES = (1.5, 2.6)  # of central differences: 2, give or take what the next terms of the series do
+SLOPES = (1.5, 2.6)  # of central differences: 2, up to the next terms of the series
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
     difference: float | None = None
     slope: float | None = None
     identity: float | None = None
-    wrong: tuple[str, ...] = field(default=())  # which of the above tell that something is wrong
+    wrong: tuple[str, ...] = field(default=())  # which of the above are out of tolerance
 
     @property
     def ok(self) -> bool:
@@ -62,19 +62,15 @@ class Row:
 class Examination:
     """A stand in one precision."""
 
-    def __init__(self, stand: Stand, dtype: Any, torch: bool):
-        self._stand, self._dtype, self._torch = stand, np.dtype(dtype), torch
+    def __init__(self, stand: Stand, dtype: DTypeLike, torch: bool):
+        self._stand, self._torch = stand, torch
+        self._dtype: np.dtype = np.dtype(dtype)
         self._x = _cast(stand.x, self._dtype)
         self._y = _cast(stand.y, self._dtype)
         self._w, self._v = stand.w.astype(self._dtype), stand.v.astype(self._dtype)
+        state = stand.state or None
         self._objective = Objective(
-            stand.net,
-            stand.loss,
-            self._x,
-            self._y,
-            dtype=self._dtype,
-            training=stand.training,
-            state=stand.state or None,
+            stand.net, stand.loss, self._x, self._y, dtype=self._dtype, training=stand.training, state=state
         )
         self._curve = remembered(lambda r: self._answers(r, self._v))
         double = self._dtype == np.float64
@@ -85,7 +81,7 @@ class Examination:
 
     # ---------------------------------------------------------------------------------------------- both sides' answers
     def _answers(self, r: float, v: np.ndarray) -> Answers:
-        """rop's at w + r v."""
+        """rop's answers at w + r v."""
         point = self._objective.at(self._moved(r, v))
         _, slope, curvature = point.taylor(v)
         return Answers(point.loss, slope, curvature, point.grad, point.hvp(v), point.r2(v))
@@ -99,24 +95,16 @@ class Examination:
 
     @cached_property
     def _theirs(self) -> Answers:
-        """torch's, in float64, for exactly the same numbers."""
+        """torch's answers, in float64, for exactly the same numbers."""
         import torch
 
         from rop.check.reference import reference
 
         stand, threads = self._stand, torch.get_num_threads()
-        torch.set_num_threads(1)  # on networks as small as these, more of them wait for each other
+        torch.set_num_threads(1)  # networks as small as these lose more to synchronisation than they gain
         try:
-            found = reference(
-                stand.net,
-                stand.loss,
-                self._x,
-                self._y,
-                self._w,
-                self._v,
-                training=stand.training,
-                state=stand.state or None,
-            )
+            given = stand.net, stand.loss, self._x, self._y, self._w, self._v
+            found = reference(*given, training=stand.training, state=stand.state or None)
         finally:
             torch.set_num_threads(threads)
         v = self._v.astype(np.float64)
@@ -135,8 +123,8 @@ class Examination:
             wrong.append("slope")
         return Row(subject, self._dtype.name, direction, k, error, difference, slope, identity, tuple(wrong))
 
-    def _size(self, exact: Any, k: int) -> float:
-        """What errors are relative to: the norm of the result or, where it all but vanishes, 1/1000 of ‖∇f‖ ‖v‖ᵏ."""
+    def _size(self, exact: Numbers, k: int) -> float:
+        """The size that errors are relative to: ‖result‖ or, where it is almost zero, 1/1000 of ‖∇f‖ ‖v‖ᵏ."""
         length = float(np.linalg.norm(self._v.astype(np.float64))) ** k
         usual = float(np.linalg.norm(self._ours.grad.astype(np.float64))) * length
         return max(float(np.linalg.norm(exact)), 1e-3 * usual, 1e-30)
@@ -153,11 +141,11 @@ class Examination:
         if k == 0 and direction in (stand.energy, FORWARD):
             return None, None  # nothing below it
         if stand.kinks and self._dtype == np.float32:
-            return None, None  # steps large enough for float32 run over kinks
+            return None, None  # steps large enough for float32 cross kinks
         if k == 0:
             part = stand.only(direction, self._v)
-            exact: Any = self._ours.grad.astype(np.float64) @ part.astype(np.float64)
-            curve = remembered(lambda r: self._objective.at(self._moved(r, part)).loss)
+            exact: Numbers = self._ours.grad.astype(np.float64) @ part.astype(np.float64)
+            curve: Curve = remembered(lambda r: self._objective.at(self._moved(r, part)).loss)
         else:
             exact = stand.raw(direction, self._ours)[k]
             curve = remembered(lambda r: stand.raw(direction, self._curve(r))[k - 1])
@@ -221,7 +209,7 @@ class Examination:
         return float(self._dtype.type(FACTOR))
 
     def _unequal(self, value: float, vector: np.ndarray, other: np.ndarray, usual: float = 0.0) -> float:
-        """|value − ⟨vector, other⟩|, relative to the sizes of the terms of the product or, where they all but vanish,
+        """|value − ⟨vector, other⟩|, relative to the sizes of the terms of the product or, where they are almost zero,
         to 1/1000 of the usual size or of ‖vector‖ ‖other‖."""
         a, b = np.float64(vector), np.float64(other)
         usual = max(usual, float(np.linalg.norm(a) * np.linalg.norm(b)))
@@ -237,12 +225,12 @@ def _dot(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.float64(a) @ np.float64(b))
 
 
-def _distance(a: Any, b: Any) -> float:
+def _distance(a: Numbers, b: Numbers) -> float:
     return _not_nan(float(np.linalg.norm(np.float64(a) - np.float64(b))))
 
 
 def _not_nan(value: float) -> float:
-    """NaN is as wrong as can be."""
+    """The value, or infinity where it is NaN: no tolerance allows that."""
     return float(value) if np.isfinite(value) else float("inf")
 
 

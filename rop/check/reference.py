@@ -1,10 +1,10 @@
-"""An independent second opinion: loss, gradient, H·v and vᵀ∇H·v of a rop network by PyTorch's triple backward.
+"""The independent reference: loss, gradient, H·v and vᵀ∇H·v of a rop network by PyTorch's triple backward.
 
-The tests and ``rop check`` compare with it; nothing else needs torch (pip install 'rop[torch]').
+The tests and ``rop check`` compare with it, the latter if torch is installed (pip install 'rop[torch]').
 
-The network is walked node by node in float64 with `torch.nn.functional`; every parameter is a view into ONE flat
-tensor, so tied layers need no special care. Below stands one function per layer; the layer's record
-(rop/layers/record.py) names it. The derivatives come from autograd alone:
+The network is evaluated node by node in float64 with `torch.nn.functional`; every parameter is a view of one flat
+tensor, so tied layers need no special care. There is one function per layer below, which the layer's record
+(rop/layers/record.py) names. The derivatives come from autograd alone:
 
     grad = ∇f        hvp = ∇⟨grad, v⟩ = H v        r2 = ∇⟨hvp, v⟩ = vᵀ∇H v
 
@@ -18,15 +18,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import ArrayLike
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
+from rop import layers
 from rop.graph import Graph, Node
-from rop.layers.base import Layer
+from rop.layers.base import Layer, Shape
+from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import record_of
 from rop.layers.loss import Loss
@@ -37,7 +40,7 @@ Function = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Reference:
-    """What the oracle says about one objective at one point w in one direction v."""
+    """Results for one objective at one point w in one direction v."""
 
     loss: float
     grad: np.ndarray
@@ -54,7 +57,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class Use:
-    """A layer in one evaluation of a network: its parameters, and what batch normalisation reads and finds."""
+    """A layer in one evaluation of a network: its parameters, and the statistics of batch normalisation."""
 
     parameters: Mapping[str, Tensor]
     training: bool = True
@@ -62,67 +65,67 @@ class Use:
     found: dict[str, np.ndarray] = field(default_factory=dict)  # batch statistics, written in training mode
 
 
-def linear(layer: Any, use: Use, x: Tensor) -> Tensor:
+def linear(layer: layers.Linear, use: Use, x: Tensor) -> Tensor:
     return F.linear(x, use.parameters["weight"], use.parameters.get("bias"))
 
 
-def conv2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+def conv2d(layer: layers.Conv2d, use: Use, x: Tensor) -> Tensor:
     weight, bias = use.parameters["weight"], use.parameters.get("bias")
     return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
 
 
-def maxpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+def maxpool2d(layer: layers.MaxPool2d, use: Use, x: Tensor) -> Tensor:
     return F.max_pool2d(x, layer.kernel_size, layer.stride, layer.padding, ceil_mode=layer.ceil_mode)
 
 
-def avgpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+def avgpool2d(layer: layers.AvgPool2d, use: Use, x: Tensor) -> Tensor:
     window = layer.kernel_size, layer.stride, layer.padding
     return F.avg_pool2d(x, *window, layer.ceil_mode, layer.count_include_pad)
 
 
-def adaptiveavgpool2d(layer: Any, use: Use, x: Tensor) -> Tensor:
+def adaptiveavgpool2d(layer: layers.AdaptiveAvgPool2d, use: Use, x: Tensor) -> Tensor:
     return F.adaptive_avg_pool2d(x, layer.output_size)
 
 
-def flatten(layer: Any, use: Use, x: Tensor) -> Tensor:
+def flatten(layer: layers.Flatten, use: Use, x: Tensor) -> Tensor:
     return torch.flatten(x, 1)
 
 
-def identity(layer: Any, use: Use, x: Tensor) -> Tensor:
+def identity(layer: layers.Identity, use: Use, x: Tensor) -> Tensor:
     return x
 
 
-def add(layer: Any, use: Use, *inputs: Tensor) -> Tensor:
+def add(layer: layers.Add, use: Use, *inputs: Tensor) -> Tensor:
     return torch.stack(inputs).sum(0)
 
 
-def concat(layer: Any, use: Use, *inputs: Tensor) -> Tensor:
+def concat(layer: layers.Concat, use: Use, *inputs: Tensor) -> Tensor:
     return torch.cat(inputs, 1)
 
 
-def relu(layer: Any, use: Use, x: Tensor) -> Tensor:
+def relu(layer: layers.ReLU, use: Use, x: Tensor) -> Tensor:
     return F.relu(x)
 
 
-def leakyrelu(layer: Any, use: Use, x: Tensor) -> Tensor:
+def leakyrelu(layer: layers.LeakyReLU, use: Use, x: Tensor) -> Tensor:
     return F.leaky_relu(x, layer.negative_slope)
 
 
-def softmax(layer: Any, use: Use, x: Tensor) -> Tensor:
+def softmax(layer: layers.Softmax, use: Use, x: Tensor) -> Tensor:
     return torch.softmax(x, 1)
 
 
-def logsoftmax(layer: Any, use: Use, x: Tensor) -> Tensor:
+def logsoftmax(layer: layers.LogSoftmax, use: Use, x: Tensor) -> Tensor:
     return torch.log_softmax(x, 1)
 
 
 # ------------------------------------------------------------------------------------------------- elementwise layers
-def by_function(layer: Any, use: Use, x: Tensor) -> Tensor:
+def by_function(layer: Elementwise, use: Use, x: Tensor) -> Tensor:
     """An activation by the function of torch that its record names."""
     return record_of(layer, "reference").find("function")(x, *layer.parameters)
 
 
-def gelu(layer: Any, use: Use, x: Tensor) -> Tensor:
+def gelu(layer: layers.GELU, use: Use, x: Tensor) -> Tensor:
     return gelu_tanh(x) if layer.approximate == "tanh" else F.gelu(x)
 
 
@@ -131,30 +134,30 @@ def gelu_tanh(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def given(layer: Any, use: Use, x: Tensor) -> Tensor:
-    """An activation of a user's own, for which there is nothing but its scalar function."""
+def given(layer: Elementwise, use: Use, x: Tensor) -> Tensor:
+    """An activation of a user's own, which is known by its scalar function alone."""
     return GivenDerivative.apply(x, layer, 0)
 
 
 class GivenDerivative(torch.autograd.Function):
     """Derivative number k of an activation of a user's own, as its scalar function gives it; the gradient is number
-    k + 1. So autograd says what should follow from the derivatives that were given, right or wrong."""
+    k + 1. So autograd computes what follows from the given derivatives, whether they are right or wrong."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layer: Elementwise, k: int) -> Tensor:
+    def forward(ctx: FunctionCtx, x: Tensor, layer: Elementwise, k: int) -> Tensor:
         ctx.save_for_backward(x)
         ctx.layer, ctx.k = layer, k
         numbers = [layer.function(number, *layer.parameters)[k] for number in x.detach().flatten().tolist()]
         return torch.tensor(numbers, dtype=x.dtype).view(x.shape)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
+    def backward(ctx: FunctionCtx, g: Tensor) -> tuple[Tensor, None, None]:
         (x,) = ctx.saved_tensors
         return g * GivenDerivative.apply(x, ctx.layer, ctx.k + 1), None, None
 
 
 # ------------------------------------------------------------------------------------------------------ normalisation
-def batchnorm(layer: Any, use: Use, x: Tensor) -> Tensor:
+def batchnorm(layer: BatchNorm, use: Use, x: Tensor) -> Tensor:
     """Batchnorm with the batch's statistics (training) or the state's."""
     if not use.training:
         return normalise(x, use.state["running_mean"], use.state["running_var"], layer.eps, use.parameters)
@@ -189,8 +192,8 @@ def apply(layer: Layer, use: Use, inputs: list[Tensor]) -> Tensor:
     return record_of(layer, "reference").find("reference")(layer, use, *inputs)
 
 
-class Walk:
-    """One evaluation of a network: goes through the nodes in order and remembers the batch statistics it met."""
+class Evaluation:
+    """One evaluation of a network, node by node; keeps the batch statistics of its batchnorm layers."""
 
     def __init__(self, net: Graph, w: Tensor, training: bool, state: State | None) -> None:
         self.net, self.w, self.training = net, w, training
@@ -223,7 +226,7 @@ class Walk:
         return views
 
 
-def output_shape(layer: Any, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+def output_shape(layer: Layer, *shapes: Shape) -> Shape:
     """The shape (without batch) that torch gives a layer's output."""
     inputs = [torch.zeros(1, *shape, dtype=torch.float64) for shape in shapes]
     p = {key: torch.zeros(tuple(shape), dtype=torch.float64) for key, shape in layer.parameter_shapes().items()}
@@ -254,8 +257,8 @@ def loss_value(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def tensor(array: Any) -> Tensor:
-    """A float64 (floating input) or int64 (integer input) tensor of its own memory."""
+def tensor(array: ArrayLike) -> Tensor:
+    """A float64 (floating input) or int64 (integer input) tensor with memory of its own."""
     a = np.array(array)
     return torch.tensor(a, dtype=torch.float64 if a.dtype.kind == "f" else torch.int64)
 
@@ -278,29 +281,39 @@ def differentiate(function: Function, w: Tensor, v: Tensor) -> tuple[Tensor, Ten
     return loss.detach(), grad.detach(), hvp.detach(), r2.detach()
 
 
-def objective(net: Any, loss: Any, x: Any, y: Any, training: bool = True, state: State | None = None) -> Function:
+def objective(
+    net: Graph, loss: Loss, x: ArrayLike, y: ArrayLike, training: bool = True, state: State | None = None
+) -> Function:
     """The torch function w ↦ loss(net(w, x), y)."""
     data, target = tensor(x), tensor(y)
-    return lambda w: loss_value(loss, Walk(net, w, training, state).outputs(data), target)
+    return lambda w: loss_value(loss, Evaluation(net, w, training, state).outputs(data), target)
 
 
-def predict(net: Any, w: Any, x: Any, training: bool = False, state: State | None = None) -> np.ndarray:
+def predict(net: Graph, w: ArrayLike, x: ArrayLike, training: bool = False, state: State | None = None) -> np.ndarray:
     """The network's outputs (batch, ...)."""
-    return Walk(net, tensor(w), training, state).outputs(tensor(x)).numpy()
+    return Evaluation(net, tensor(w), training, state).outputs(tensor(x)).numpy()
 
 
 def reference(
-    net: Any, loss: Any, x: Any, y: Any, w: Any, v: Any, *, training: bool = True, state: State | None = None
+    net: Graph,
+    loss: Loss,
+    x: ArrayLike,
+    y: ArrayLike,
+    w: ArrayLike,
+    v: ArrayLike,
+    *,
+    training: bool = True,
+    state: State | None = None,
 ) -> Reference:
-    """Everything the oracle knows about the objective at w in the direction v."""
+    """All results for the objective at w in the direction v."""
     function = objective(net, loss, x, y, training, state)
     value, grad, hvp, r2 = differentiate(function, tensor(w), tensor(v))
-    walk = Walk(net, tensor(w), training, state)
-    outputs = walk.outputs(tensor(x)).numpy()
-    return Reference(float(value), grad.numpy(), hvp.numpy(), r2.numpy(), outputs, walk.batch_stats)
+    evaluation = Evaluation(net, tensor(w), training, state)
+    outputs = evaluation.outputs(tensor(x)).numpy()
+    return Reference(float(value), grad.numpy(), hvp.numpy(), r2.numpy(), outputs, evaluation.batch_stats)
 
 
-def hessian(net: Any, loss: Any, x: Any, y: Any, w: Any, *, training: bool = True) -> np.ndarray:
+def hessian(net: Graph, loss: Loss, x: ArrayLike, y: ArrayLike, w: ArrayLike, *, training: bool = True) -> np.ndarray:
     """The dense Hessian (n, n) of a tiny network, column by column."""
     function = objective(net, loss, x, y, training)
     point = tensor(w).requires_grad_(True)

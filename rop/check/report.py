@@ -30,8 +30,8 @@ class CheckFailed(RopError, AssertionError):
 class Result:
     """What a check found.
 
-    ``derivatives`` are of scalar functions (f′, f″, f‴ of an activation of your own), ``rows`` what the engine makes of
-    them. ``print(result)`` shows both as tables.
+    ``derivatives`` are those of scalar functions (f′, f″, f‴ of an activation of your own), ``rows`` the results of the
+    engine. ``print(result)`` shows both as tables.
     """
 
     title: str
@@ -45,8 +45,8 @@ class Result:
 
     @property
     def wrong(self) -> tuple[Row | Derivative, ...]:
-        """What is wrong, in the order in which to look at it."""
-        everything: list[Any] = [*self.derivatives, *self.rows]
+        """What is wrong, in the order in which to examine it."""
+        everything: list[Row | Derivative] = [*self.derivatives, *self.rows]
         found = [one for one in everything if not one.ok]
         return tuple(sorted(found, key=lambda one: isinstance(one, Row) and one.verdict == "at odds"))
 
@@ -68,12 +68,12 @@ class Result:
         }
 
     def verdict(self) -> str:
-        """One line: is all right, or what to look at first."""
+        """One line: whether all is right, and otherwise what to examine first."""
         if self.ok:
             return f"{self.title}: all right"
         first = self.wrong[0]
         if isinstance(first, Derivative):
-            return f"{self.title}: {_said(first)}"
+            return f"{self.title}: {_sentence(first)}"
         return (
             f"{self.title}: {len(self.wrong)} of {len(self.rows)} rows are wrong, the first is {first.subject} "
             f"{first.dtype}, {first.direction}, order {first.order}"
@@ -97,8 +97,8 @@ class Result:
 
 
 def worst(rows: Iterable[Row]) -> list[Row]:
-    """One row for every direction, order and precision of a subject that was looked at in several settings."""
-    found: dict[Any, Row] = {}
+    """One row for every direction, order and precision of a subject that was examined in several settings."""
+    found: dict[tuple[str, str, str, int], Row] = {}
     for row in rows:
         key = row.subject, row.dtype, row.direction, row.order
         found[key] = _worse(found[key], row) if key in found else row
@@ -106,12 +106,20 @@ def worst(rows: Iterable[Row]) -> list[Row]:
 
 
 def _worse(a: Row, b: Row) -> Row:
-    largest: dict[str, Any] = {}
-    for name in ("error", "difference", "identity"):
-        largest[name] = max((v for v in (getattr(a, name), getattr(b, name)) if v is not None), default=None)
+    """The larger of both errors, the slope that is further from 2, and all that is wrong in either."""
     slopes = [row.slope for row in (a, b) if row.slope is not None]
-    slope = max(slopes, key=lambda slope: abs(slope - 2)) if slopes else None
-    return dataclasses.replace(a, **largest, slope=slope, wrong=tuple(dict.fromkeys((*a.wrong, *b.wrong))))
+    return dataclasses.replace(
+        a,
+        error=_larger(a.error, b.error),
+        difference=_larger(a.difference, b.difference),
+        identity=_larger(a.identity, b.identity),
+        slope=max(slopes, key=lambda slope: abs(slope - 2), default=None),
+        wrong=tuple(dict.fromkeys((*a.wrong, *b.wrong))),
+    )
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    return max((value for value in (a, b) if value is not None), default=None)
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -155,7 +163,7 @@ def _derivative_table(found: Sequence[Derivative], paint: Paint) -> str:
     return _table(head, cells, paint, left=(0, 1, 7))
 
 
-Cells = Sequence[tuple[list[str], list[bool]]]  # the texts of a row, and which of them tell that something is wrong
+Cells = Sequence[tuple[list[str], list[bool]]]  # the texts of a row, and which of them are marked as wrong
 
 
 def _table(head: Sequence[str], cells: Cells, paint: Paint, left: Sequence[int]) -> str:
@@ -195,7 +203,8 @@ def _allowed(rows: Sequence[Row]) -> str:
     return f"allowed       {'; '.join(parts)} (vs torch, differences, identities); slope {SLOPES[0]} to {SLOPES[1]}"
 
 
-def _said(d: Derivative) -> str:
+def _sentence(d: Derivative) -> str:
+    """What is wrong with a derivative, where, and by how much."""
     hint = f"; it is {d.hint}" if d.hint else ""
     return (
         f"{d.name} is wrong: at x = {d.x:.4f} it gives {d.given:.8g}, {d.compared_with} say {d.expected:.8g} "

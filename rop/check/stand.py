@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rop.check.derivatives import jumps
+from rop.check.differences import Numbers
 from rop.errors import ArgumentError
-from rop.graph import Graph, Input
+from rop.graph import Graph, Input, Node
 from rop.layers import NLL, Conv2d, Flatten, Linear
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
@@ -41,14 +42,17 @@ from rop.layers.loss import Loss
 
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
 APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
-SAMPLES, FEW_SAMPLES = 17, 5  # a whole tile of the engine's lanes and a piece of the next; on images, where W is large
+SAMPLES, FEW_SAMPLES = (
+    17,
+    5,
+)  # 17 fill a tile of the engine's lanes and a part of the next; 5 on images, where W is large
 SMALL_STEP = 2.0**-5  # first step of differences where kinks may be near
 
-Jet = tuple[Any, Any, Any]  # orders 0, 1, 2
+Orders = tuple[Numbers, Numbers, Numbers]  # 0, 1, 2
 
 
 class Answers(NamedTuple):
-    """What an engine says about an objective at w along v."""
+    """An engine's results for an objective at w along v."""
 
     loss: float
     slope: float  # ⟨∇f, v⟩
@@ -64,8 +68,8 @@ class Stand:
     ``parts`` maps a direction's name to slices of the parameter vector. The name ``energy`` stands for E⁰, E¹, E².
     """
 
-    kinks = False  # whether w + r v may run over a point where f has no derivatives
-    first_step = 0.5  # of differences along v; directions are scaled so that this is small and still clear of rounding
+    kinks = False  # whether w + r v may cross a point where f has no derivatives
+    first_step = 0.5  # of differences along v; v is scaled so that this is small, and still large beside rounding
 
     def __init__(
         self,
@@ -89,8 +93,8 @@ class Stand:
     def directions(self) -> list[str]:
         return [*([self.energy] if self.energy else []), *self.parts]
 
-    def raw(self, direction: str, answers: Answers) -> Jet:
-        """Orders 0, 1, 2 of a direction, as they stand in the answers."""
+    def raw(self, direction: str, answers: Answers) -> Orders:
+        """Orders 0, 1, 2 of a direction as parts of the answers."""
         if direction == self.energy:
             return answers.loss, answers.slope, answers.curvature
         grad, hvp, r2 = (
@@ -99,7 +103,7 @@ class Stand:
         )
         return grad, hvp, r2
 
-    def read(self, direction: str, answers: Answers) -> Jet:
+    def read(self, direction: str, answers: Answers) -> Orders:
         """Orders 0, 1, 2 of what the direction means: y, h, or a gradient."""
         return self.raw(direction, answers)
 
@@ -116,7 +120,7 @@ class Stand:
         return np.float64(view.reshape(len(view), -1))
 
     def slices(self, layer: Layer) -> list[slice]:
-        """Where the layer's parameters stand."""
+        """The layer's parameters as slices of the parameter vector."""
         return [slice(s.offset, s.offset + s.size) for s in self.net.slots if s.layer is layer]
 
 
@@ -133,10 +137,10 @@ class NetworkStand(Stand):
 
 
 class _WithInputs(Stand):
-    """What the stands of layers and losses share: inputs that are parameters."""
+    """The common part of the stands of layers and losses: inputs that are parameters."""
 
-    def _inputs(self, x: Any, shapes: tuple[Shape, ...]) -> list[Any]:
-        """Nodes of the given shapes; remembers their layers W and A."""
+    def _inputs(self, x: Node, shapes: tuple[Shape, ...]) -> list[Node]:
+        """Nodes of the given shapes; keeps their layers W and A."""
         self._shapes = shapes
         self.samples = samples_for(shapes[0])
         self._W: list[Layer] = []
@@ -158,7 +162,7 @@ class _WithInputs(Stand):
         return np.ascontiguousarray(np.moveaxis(units, -1, 1))
 
     def _place_inputs(self, apart: bool, seed: int) -> None:
-        """Inputs into W, the identity into A; and the direction scaled so that no input moves faster than 1."""
+        """Write the inputs into W and the identity into A, and scale v so that no input moves faster than 1."""
         rng = np.random.default_rng([seed, 7])
         self.v = rng.standard_normal(self.net.size)
         speed = 0.0
@@ -170,7 +174,7 @@ class _WithInputs(Stand):
             speed = max(speed, float(np.abs(u1 + self.v[a_part].reshape(shape[0], -1) @ u0).max()))
         self.v /= speed
 
-    def _sent_back(self, answers: Answers) -> Jet:
+    def _sent_back(self, answers: Answers) -> Orders:
         """h⁰, h¹, h² for all inputs."""
         orders: list[list[np.ndarray]] = [[], [], []]
         for layer_w, layer_a in zip(self._W, self._A, strict=True):
@@ -185,7 +189,7 @@ class _WithInputs(Stand):
         first, second, third = (np.concatenate(order) for order in orders)
         return first, second, third
 
-    def read(self, direction: str, answers: Answers) -> Jet:
+    def read(self, direction: str, answers: Answers) -> Orders:
         return self._sent_back(answers) if direction == TO_INPUT else super().read(direction, answers)
 
 
@@ -212,10 +216,10 @@ class LayerStand(_WithInputs):
         if layer.parameter_shapes():
             self.parts[TO_WEIGHTS] = self.slices(layer)
 
-    def read(self, direction: str, answers: Answers) -> Jet:
+    def read(self, direction: str, answers: Answers) -> Orders:
         return self._outputs(answers) if direction == FORWARD else super().read(direction, answers)
 
-    def _outputs(self, answers: Answers) -> Jet:
+    def _outputs(self, answers: Answers) -> Orders:
         """Y⁰, Y¹, Y²."""
         c_name, d_name = (f"{self.net.name_of(layer)}.weight" for layer in (self._C, self._D))
         d1 = self.matrix(d_name, self.v)
@@ -261,12 +265,12 @@ def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -
 
 
 def samples_for(shape: Shape) -> int:
-    """How many samples a stand has for inputs of this shape."""
+    """The number of samples of a stand for inputs of this shape."""
     return SAMPLES if math.prod(shape[1:]) <= 4 else FEW_SAMPLES
 
 
 def drawn_point(net: Graph, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A w near the usual start, where no parameter has a special value such as γ = 1, and a direction of length 1."""
+    """A w near the usual start, but without special values such as γ = 1, and a direction of length 1."""
     rng = np.random.default_rng([seed, 1])
     start = net.init(seed=seed, dtype=np.float64)
     v = rng.standard_normal(net.size)
@@ -280,7 +284,7 @@ def drawn_state(net: Graph, seed: int) -> dict[str, np.ndarray]:
 
 
 def fitting_shapes(layer: Layer) -> tuple[Shape, ...]:
-    """Input shapes that the layer accepts, guessed from its own numbers."""
+    """Input shapes that the layer accepts, guessed from its arguments."""
     own = [getattr(layer, name) for name in ("in_features", "in_channels", "num_features") if hasattr(layer, name)]
     for channels in (*own, 4):
         for size in ((), (5, 4), (9, 8), (17, 16)):

@@ -1,5 +1,5 @@
-"""What `rop check` looks at: every layer and every loss of the package, each in a few settings that take different ways
-through the engine. A row of the table shows the worst of them.
+"""The subjects of `rop check`: every layer and every loss of the package, each in a few settings that take different
+paths through the engine. A row of the table shows the worst of them.
 
 There is one function per layer and per loss, which takes its class and makes the stands; the class's record
 (rop/layers/record.py) names it.
@@ -8,21 +8,23 @@ There is one function per layer and per loss, which takes its class and makes th
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
 from rop.check.stand import SAMPLES, LayerStand, LossStand, Stand
 from rop.layers.base import Layer, Shape
+from rop.layers.elementwise import Derivatives
 from rop.layers.loss import Loss
 from rop.layers.record import LAYERS, LOSSES, RECORDS
 
 VECTOR, IMAGE = (6,), (2, 4, 5)
-Kind = Any  # the class of a layer or loss
+LayerKind = Callable[..., Layer]  # the class of a layer
+LossKind = Callable[..., Loss]
 
 
 def names() -> tuple[str, ...]:
-    """Everything that can be looked at."""
+    """The names of all subjects."""
     return (*LAYERS, *LOSSES)
 
 
@@ -45,20 +47,17 @@ def _loss(loss: Loss, shape: Shape, y: np.ndarray) -> Stand:
 
 
 # --------------------------------------------------------------------------------------------------------------- layers
-def on_vectors_and_images(kind: Kind) -> list[Stand]:
+def on_vectors_and_images(kind: type[Layer]) -> list[Stand]:
     """A layer that takes vectors and images alike: its first example on both, the others on vectors."""
-    first, *others = RECORDS[kind].examples
-    return [
-        *(_layer(kind(*first), shape) for shape in (VECTOR, IMAGE)),
-        *(_layer(kind(*arguments), VECTOR) for arguments in others),
-    ]
+    first, *others = RECORDS[kind].made()
+    return [_layer(first, VECTOR), _layer(first, IMAGE), *(_layer(other, VECTOR) for other in others)]
 
 
-def linear(kind: Kind) -> list[Stand]:
+def linear(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(6, 4), VECTOR), _layer(kind(70, 40, bias=False), (70,))]
 
 
-def conv2d(kind: Kind) -> list[Stand]:
+def conv2d(kind: LayerKind) -> list[Stand]:
     return [
         _layer(kind(2, 3, 3, padding=1), IMAGE),
         _layer(kind(2, 4, (3, 2), stride=2, dilation=(1, 2), bias=False), (2, 5, 6)),
@@ -66,36 +65,36 @@ def conv2d(kind: Kind) -> list[Stand]:
     ]
 
 
-def maxpool2d(kind: Kind) -> list[Stand]:
+def maxpool2d(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(2), (2, 4, 6)), _layer(kind(3, stride=2, padding=1), (2, 5, 5))]
 
 
-def avgpool2d(kind: Kind) -> list[Stand]:
+def avgpool2d(kind: LayerKind) -> list[Stand]:
     return [
         _layer(kind(2), (2, 4, 6)),
         _layer(kind(3, stride=2, padding=1, count_include_pad=False), (2, 5, 5)),
     ]
 
 
-def adaptiveavgpool2d(kind: Kind) -> list[Stand]:
+def adaptiveavgpool2d(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(1), IMAGE)]
 
 
-def flatten(kind: Kind) -> list[Stand]:
+def flatten(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), IMAGE)]
 
 
-def sine(x: float, frequency: float) -> tuple[float, float, float, float]:
+def sine(x: float, frequency: float) -> Derivatives:
     """x + sin(ωx)/ω, an activation as a user would write one."""
     s, c = math.sin(frequency * x), math.cos(frequency * x)
     return x + s / frequency, 1 + c, -frequency * s, -frequency * frequency * c
 
 
-def elementwise(kind: Kind) -> list[Stand]:
+def elementwise(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(sine, 1.5), VECTOR), _layer(kind(sine, 1.5), IMAGE)]
 
 
-def batchnorm1d(kind: Kind) -> list[Stand]:
+def batchnorm1d(kind: LayerKind) -> list[Stand]:
     return [
         _layer(kind(6), VECTOR),
         _layer(kind(6, affine=False), VECTOR),
@@ -103,15 +102,15 @@ def batchnorm1d(kind: Kind) -> list[Stand]:
     ]
 
 
-def batchnorm2d(kind: Kind) -> list[Stand]:
+def batchnorm2d(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(2), IMAGE), _layer(kind(2), IMAGE, training=False)]
 
 
-def add(kind: Kind) -> list[Stand]:
+def add(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), VECTOR, VECTOR), _layer(kind(), IMAGE, IMAGE, IMAGE)]
 
 
-def concat(kind: Kind) -> list[Stand]:
+def concat(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), (3,), (4,)), _layer(kind(), IMAGE, (3, 4, 5))]
 
 
@@ -126,7 +125,7 @@ _probabilities = _rng.dirichlet(np.ones(5), SAMPLES)
 _normal, _normal_images = _rng.standard_normal((SAMPLES, 4)), _rng.standard_normal((SAMPLES, 2, 2, 2))
 
 
-def crossentropy(kind: Kind) -> list[Stand]:
+def crossentropy(kind: LossKind) -> list[Stand]:
     return [
         _loss(kind(), (5,), _classes),
         _loss(kind(weight=_weights), (5,), _some_ignored),
@@ -136,19 +135,19 @@ def crossentropy(kind: Kind) -> list[Stand]:
     ]
 
 
-def nll(kind: Kind) -> list[Stand]:
+def nll(kind: LossKind) -> list[Stand]:
     return [
         _loss(kind(weight=_weights), (5,), _some_ignored),
         _loss(kind(reduction="sum"), (3, 2, 2), _pixel_classes),
     ]
 
 
-def mse(kind: Kind) -> list[Stand]:
+def mse(kind: LossKind) -> list[Stand]:
     """Numbers of any size, one for each output."""
     return [_loss(kind(), (4,), _normal), _loss(kind(reduction="sum"), (2, 2, 2), _normal_images)]
 
 
-def bcewithlogits(kind: Kind) -> list[Stand]:
+def bcewithlogits(kind: LossKind) -> list[Stand]:
     return [
         _loss(kind(), (4,), _fractions),
         _loss(kind(reduction="sum"), (4,), np.round(_fractions)),

@@ -202,7 +202,7 @@ def test_an_activation_is_read_at_every_order() -> None:
     y = t, d1 * x1, d2 * x1**2 + d1 * x2
     h = d1 * g0, d2 * x1 * g0 + d1 * g1, (d3 * x1**2 + d2 * x2) * g0 + 2 * d2 * x1 * g1 + d1 * g2
     for k in range(3):
-        np.testing.assert_allclose(stand.read(FORWARD, answers(stand))[k].T, y[k], atol=1e-13)
+        np.testing.assert_allclose(np.transpose(stand.read(FORWARD, answers(stand))[k]), y[k], atol=1e-13)
         np.testing.assert_allclose(stand.read(TO_INPUT, answers(stand))[k], h[k].ravel(), atol=1e-13)
         assert np.abs(y[k]).max() > 0.01 and np.abs(h[k]).max() > 0.01, "an order that vanishes shows nothing"
 
@@ -225,7 +225,7 @@ def test_a_loss_is_read_at_every_order() -> None:
     z = w[A] @ w[W], v[A] @ w[W] + w[A] @ v[W], 2 * v[A] @ v[W]
     found = answers(stand)
     energies = (z[0] ** 2).sum(), 2 * (z[0] * z[1]).sum(), 2 * (z[1] ** 2 + z[0] * z[2]).sum()
-    np.testing.assert_allclose(stand.read(FORWARD, found), energies, rtol=1e-13)
+    np.testing.assert_allclose(np.array(stand.read(FORWARD, found)), energies, rtol=1e-13)
     for k in range(3):
         np.testing.assert_allclose(stand.read(TO_INPUT, found)[k], 2 * z[k].ravel(), atol=1e-13)
 
@@ -511,7 +511,7 @@ def test_a_point_and_direction_of_ones_own() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [
-        (lambda: rop.check.layer(rop.Tanh), TypeError, "Tanh(...)"),
+        (lambda: rop.check.layer(rop.Tanh), TypeError, "Tanh(...)"),  # type: ignore[arg-type]
         (lambda: rop.check.layer(3), TypeError, "function"),  # type: ignore[arg-type]
         (lambda: rop.check.loss(rop.Tanh()), TypeError, "loss"),  # type: ignore[arg-type]
         (lambda: rop.check.loss(rop.MSE(), y=np.ones((3, 5))), ValueError, "17 samples"),
