@@ -1,4 +1,4 @@
-"""rop.torch.SpectralRadius: its gradient against autograd, its steps against rop's own trainer, its manners."""
+"""rop.torch.SpectralRadius: its gradient against autograd, its steps against rop's trainer, its interface."""
 
 from __future__ import annotations
 
@@ -57,6 +57,23 @@ def gradient(module: nn.Module) -> np.ndarray:
 def made(module: nn.Module, loss: Any = None, lr: float = 0.1, **options: Any) -> rop.torch.SpectralRadius:
     base = torch.optim.SGD(module.parameters(), lr=lr)
     return rop.torch.SpectralRadius(module, loss or nn.CrossEntropyLoss(), base, **options)
+
+
+def trained(module: nn.Module, x: Tensor, y: Tensor, optimizer: rop.SGD | rop.Adam, **options: Any) -> rop.Fit:
+    """Five steps on the whole data by rop's own trainer, from the parameters and statistics of the module."""
+    net, w, state = rop.from_torch(module)
+    return rop.train(
+        net,
+        rop.CrossEntropy(),
+        (x.numpy(), y.numpy()),
+        epochs=5,
+        batch_size=SIZE,
+        w=w,
+        state=state,
+        optimizer=optimizer,
+        regularizer=rop.SpectralRadius(**options),
+        dtype=np.float64,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -180,19 +197,7 @@ def test_a_radius_below_K_is_free() -> None:
 def test_steps_are_those_of_the_trainer(make: Any, options: dict[str, Any]) -> None:
     """Five steps on the whole data, in the order of the trainer's epochs: the same parameters, ρ and statistics."""
     module, x, y = problem(make)
-    net, w, state = rop.from_torch(module)
-    fit = rop.train(
-        net,
-        rop.CrossEntropy(),
-        (x.numpy(), y.numpy()),
-        epochs=5,
-        batch_size=SIZE,
-        w=w,
-        state=state,
-        optimizer=rop.SGD(lr=0.1),
-        regularizer=rop.SpectralRadius(**options),
-        dtype=np.float64,
-    )
+    fit = trained(module, x, y, rop.SGD(lr=0.1), **options)
     opt = made(module, **options)
     for row in fit.history:
         order = np.random.default_rng([0, int(row["epoch"])]).permutation(SIZE)
@@ -207,20 +212,8 @@ def test_steps_are_those_of_the_trainer(make: Any, options: dict[str, Any]) -> N
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam], ids=lambda kind: kind.__name__)
 def test_base_optimizers_mean_what_the_trainer_means(kind: Any) -> None:
     module, x, y = problem()
-    net, w, _ = rop.from_torch(module)
     given: dict[str, Any] = {"momentum": 0.9, "nesterov": True} if kind is torch.optim.SGD else {}
-    optimizer = rop.SGD(lr=0.1, **given) if given else rop.Adam(lr=0.1)
-    fit = rop.train(
-        net,
-        rop.CrossEntropy(),
-        (x.numpy(), y.numpy()),
-        epochs=5,
-        batch_size=SIZE,
-        w=w,
-        dtype=np.float64,
-        optimizer=optimizer,
-        regularizer=rop.SpectralRadius(mu=0.05),
-    )
+    fit = trained(module, x, y, rop.SGD(lr=0.1, **given) if given else rop.Adam(lr=0.1), mu=0.05)
     base = kind(module.parameters(), lr=0.1, **given)
     opt = rop.torch.SpectralRadius(module, nn.functional.cross_entropy, base, mu=0.05)
     for _ in range(5):
@@ -267,7 +260,7 @@ def test_float32_and_arrays() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# manners
+# interface
 # ---------------------------------------------------------------------------------------------------------------
 
 
