@@ -26,7 +26,7 @@ Solver = Callable[[rop.Point, int], eigen.Eigen]
 
 def forest_network() -> rop.Graph:
     """54-20-20-20-7."""
-    layers: list[Any] = []
+    layers: list[rop.Layer] = []
     for before in (54, 20, 20):
         layers += [rop.Linear(before, 20), rop.ReLU()]
     return rop.Sequential(*layers, rop.Linear(20, 7))
@@ -34,7 +34,7 @@ def forest_network() -> rop.Graph:
 
 def usps_network() -> rop.Graph:
     """Three convolutions with pooling, two linear layers."""
-    layers: list[Any] = []
+    layers: list[rop.Layer] = []
     for before, after in ((1, 8), (8, 16), (16, 32)):
         layers += [rop.Conv2d(before, after, 3, padding=1), rop.ReLU(), rop.MaxPool2d(2)]
     return rop.Sequential(*layers, rop.Flatten(), rop.Linear(128, 64), rop.ReLU(), rop.Linear(64, 10))
@@ -77,7 +77,7 @@ def solvers(tol: float, step: Callable[[int], float], known: float) -> dict[str,
     def method(name: str, **options: Any) -> Solver:
         return lambda p, seed: rop.spectral_radius(p, name, tol=tol, seed=seed, **options)
 
-    def lobpcg(make: Callable[[rop.Point], Any]) -> Solver:
+    def lobpcg(make: Callable[[rop.Point], rop.kfac.Kfac | rop.kfac.Shifted]) -> Solver:
         return lambda p, seed: eigen.lobpcg(p, tol=tol, seed=seed, preconditioner=make(p))
 
     return {

@@ -1,7 +1,7 @@
-"""What layers read and get back at a point, in the user's axes: the door for K-FAC and for methods of the user's own.
+"""Inputs and output gradients of layers at a point, in the user's axes: for K-FAC and for methods of users' own.
 
 A workspace stores order 0 of a batch as rows (pixel, channel) of tiles of lanes, and several layers may be fused. Here
-these rows become arrays (samples, channels, height, width) or (samples, features) again, whatever the device.
+these rows are turned back into arrays (samples, channels, height, width) or (samples, features), for both devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Activations(NamedTuple):
 
 
 class _Tile:
-    """Order 0 of one tile: the samples in it that count, and its rows."""
+    """Order 0 of one tile: the samples in it, padding left out, and its rows."""
 
     def __init__(self, words: np.ndarray, samples: np.ndarray):
         self._rows = words[: words.size // samples.size * samples.size].reshape(-1, samples.size)  # (rows, lanes)
@@ -36,7 +36,7 @@ class _Tile:
         self.samples = samples[self._counted]
 
     def read(self, start: int, like: Value, shape: Shape) -> np.ndarray:
-        """Rows from ``start`` on that are laid out like a value, (samples, *shape)."""
+        """The rows from ``start`` on, which have the layout of the value ``like``, as (samples, *shape)."""
         rows = self._rows[start : start + like.rows][:, self._counted]
         if like.row_order is not None:
             return rows[like.row_order].T
@@ -48,6 +48,7 @@ class _Tile:
 
 
 def _tiles(space: Workspace, position: Position) -> Iterator[_Tile]:
+    """The tiles of the batch one after the other; stops with an error if another pass has overwritten them."""
     samples = position.data.samples.reshape(space.tiles, space.lanes)
     for first, plane in space.planes(position):
         for i, words in enumerate(plane):
@@ -66,7 +67,7 @@ def read_activations(space: Workspace, position: Position) -> Iterator[Activatio
 
 
 def read_outputs(space: Workspace, position: Position) -> np.ndarray:
-    """The net's outputs (batch, *output shape) as the pass at the position has them."""
+    """The net's outputs (batch, *output shape) in the pass at the position."""
     plan = space.plan
     shape = plan.shapes[plan.graph.output]
     parts = [tile.read(plan.output.buffer.start[0], plan.output, shape) for tile in _tiles(space, position)]

@@ -1,7 +1,7 @@
-"""Argument checks: of constructors, and of arrays and paths wherever they come in.
+"""Checks of arguments: numbers and choices of constructors, arrays, functions and paths.
 
-Every check takes the owner's name and the argument's name first, so that the message can say who refused what, and
-returns the value in its canonical Python type.
+A check first takes the names that its message needs, the owner's and the argument's, and returns the value in its
+canonical Python type.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST = 2**31 - 1
 
 
 def shown(value: Any) -> str:
-    """A value in a message: one line, and not a long one.
+    """A value as messages show it: on one line, cut to 80 characters.
 
     >>> shown([1, 2]), shown("x" * 200)[:5]
     ('[1, 2]', "'xxxx")
@@ -58,19 +58,19 @@ def check_pair(owner: str, name: str, value: Any, minimum: int = 1) -> Pair:
 
 
 def check_bool(owner: str, name: str, value: Any) -> bool:
-    """True or False, nothing that merely counts as such."""
+    """True or False; 1 and 0 are not accepted."""
     if not isinstance(value, (bool, np.bool_)):
         raise ArgumentTypeError(f"{owner}: {name} must be True or False, got {shown(value)} ({type(value).__name__})")
     return bool(value)
 
 
 def check_float(owner: str, name: str, value: Any, positive: bool = False, minimum: float = -math.inf) -> float:
-    """A finite real number, optionally above zero, or from a number up."""
+    """A finite real number, optionally above zero, or at least ``minimum``."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
         raise ArgumentTypeError(f"{owner}: {name} must be a real number, got {shown(value)} ({type(value).__name__})")
     try:
         value = float(value)
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer of hundreds of digits
         value = math.inf
     if not math.isfinite(value):
         raise ArgumentError(f"{owner}: {name} must be finite, got {value}")
@@ -102,7 +102,7 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
     """float32 or float64."""
     try:
         found = np.dtype("object" if dtype is None else dtype)  # np.dtype(None) would be float64
-    except Exception:  # whatever NumPy says about what is no dtype
+    except Exception:  # NumPy raises various errors, also those of a foreign object
         found = np.dtype("object")
     if found.type not in (np.float32, np.float64):
         raise ArgumentTypeError(f"{owner}: dtype must be float32 or float64, got {shown(dtype)}")
@@ -110,7 +110,7 @@ def check_dtype(owner: str, dtype: Any) -> np.dtype:
 
 
 def check_function(owner: str, name: str, value: Any, takes: str, count: int) -> Callable[..., Any]:
-    """Something that can be called with so many arguments; functions that hide what they take are believed."""
+    """A function that takes ``count`` positional arguments; one whose signature cannot be read is accepted."""
     if not callable(value):
         raise ArgumentTypeError(
             f"{owner}: {name} must be a function of {takes}, got {shown(value)} ({type(value).__name__})"
@@ -130,8 +130,8 @@ def check_function(owner: str, name: str, value: Any, takes: str, count: int) ->
 
 
 def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np.ndarray:
-    """An array of whatever kind, the user's own if it is one; refuses what NumPy would silently take for another thing
-    (a masked array for its data) and what it cannot read.
+    """An array of any dtype, without a copy if the value is one; refuses what NumPy would silently misread (a masked
+    array as its data) and what it cannot read.
 
     >>> as_array("w", [1, 2])
     array([1, 2])
@@ -154,7 +154,7 @@ def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np
         return np.asarray(value)
     except (MemoryError, RecursionError):
         raise
-    except Exception as error:  # a ragged list, or what a foreign __array__ says
+    except Exception as error:  # a ragged list, or an error of a foreign __array__
         kind = type(value).__name__
         if isinstance(value, (list, tuple)) and isinstance(error, ValueError):
             reason = f"a ragged {kind}"
@@ -165,7 +165,7 @@ def as_array(name: str, value: Any, expected: str = "an array of numbers") -> np
 
 
 def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
-    """A path that the file system understands, whether there is something or not; with ``folder`` not that of a file.
+    """A path that the file system accepts, whether it exists or not; with ``folder`` it must not be that of a file.
 
     >>> check_path("train", "checkpoint", "runs/1").name
     '1'
@@ -183,7 +183,7 @@ def check_path(owner: str, name: str, value: Any, folder: bool = False) -> Path:
         return path
     except NotADirectoryError:
         is_file, given = True, f"{given}, which leads through a file"
-    except (OSError, ValueError) as error:  # too long, a loop of links; a NUL, what has no encoding
+    except (OSError, ValueError) as error:  # too long, a loop of links; a NUL, no encoding
         reason = error.strerror if isinstance(error, OSError) else error
         raise ArgumentError(f"{owner}: {name} must be a path, got {given}: {reason}; choose another name") from error
     if folder and is_file:

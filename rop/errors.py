@@ -1,7 +1,7 @@
 """The errors a user of the package can see.
 
-Each is also the builtin error that a reader of the call would expect, so ``except ValueError`` keeps working. What does
-not stop the work but should be known is a line on standard error.
+Each is also the builtin error that a caller would expect, so ``except ValueError`` keeps working. Warnings that do not
+stop the work are lines on standard error, see ``say``.
 """
 
 import sys
@@ -24,7 +24,7 @@ class ArgumentTypeError(RopError, TypeError):
 
 
 class FileError(RopError, OSError):
-    """A file that cannot be written: no room, no permission; the message says which, and what became of it."""
+    """A file that cannot be written, for lack of space or permission; the message names it and its present state."""
 
 
 class MissingAttributeError(ArgumentTypeError, AttributeError):
@@ -41,5 +41,5 @@ def missing_package(owner: str, package: str, extra: str, error: ImportError) ->
 
 
 def say(text: str) -> None:
-    """A line on standard error."""
+    """Print a line on standard error."""
     print(f"rop: {text}", file=sys.stderr, flush=True)

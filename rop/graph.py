@@ -1,7 +1,7 @@
 """Networks: nodes, shapes, names and the flat parameter vector.
 
 A net is a directed graph of nodes; a node is one use of a layer. Nodes can only refer to nodes made before them, so the
-order of creation is a topological order and cycles cannot be written down.
+order of creation is a topological order and there are no cycles.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from itertools import count
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from rop.arguments import check_dtype, check_int, shown
 from rop.errors import ArgumentError, ArgumentTypeError
@@ -46,7 +47,7 @@ def Input() -> Node:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter stands in the flat vector: ``w[offset:offset + size]``, in C order."""
+    """The place of one parameter in the flat vector: ``w[offset:offset + size]``, in C order."""
 
     name: str  # "0.weight"
     layer: Layer
@@ -63,9 +64,9 @@ class Slot:
 class Graph:
     """The net that leads from one Input node to an output node.
 
-    Layers are named by their position in the order of their first call, and their parameters stand in the flat vector
-    in that order. A layer used twice keeps its first name and stands once (tied weights). ``names`` gives layers other
-    names, and the parameters the order of these names.
+    Layers are named by their position in the order of their first call, and the flat vector has their parameters in
+    that order. A layer used twice keeps its first name and has its parameters there once (tied weights). ``names``
+    gives layers other names, and the parameters the order of these names.
 
     >>> from rop.layers import Add, Linear, Tanh
     >>> x = Input()
@@ -118,7 +119,7 @@ class Graph:
 
     @property
     def output(self) -> Node:
-        """The node whose value the net gives."""
+        """The node whose value is the net's output."""
         return self.nodes[-1]
 
     def name_of(self, layer: Layer) -> str:
@@ -144,7 +145,7 @@ class Graph:
             shapes[node] = _layer(node).output_shape(self.where(node), *(shapes[i] for i in node.inputs))
         return shapes
 
-    def init(self, seed: Any = 0, dtype: Any = np.float32) -> np.ndarray:
+    def init(self, seed: int | np.random.Generator = 0, dtype: DTypeLike = np.float32) -> np.ndarray:
         """A flat parameter vector drawn from torch's default distributions (not torch's numbers).
 
         Draws are made in float64 and then cast, so both dtypes start at the same point.
@@ -161,11 +162,11 @@ class Graph:
                 views[f"{name}.{key}"][...] = values
         return w
 
-    def init_state(self, dtype: Any = np.float32) -> dict[str, np.ndarray]:
+    def init_state(self, dtype: DTypeLike = np.float32) -> dict[str, np.ndarray]:
         """Fresh running statistics of the batchnorm layers, e.g. "1.running_mean"; empty for a net without any."""
-        dtype = check_dtype("init_state", dtype)
+        precision = check_dtype("init_state", dtype)
         return {
-            f"{name}.{key}": values.astype(dtype)
+            f"{name}.{key}": values.astype(precision)
             for layer, name in self._names.items()
             for key, values in layer.initial_state().items()
         }
@@ -290,7 +291,7 @@ def _nodes_between(input: Node, output: Node) -> tuple[Node, ...]:
 
 
 def _ancestors(output: Node) -> set[Node]:
-    """The node and all that it is computed from; a loop, because deep nets exceed Python's recursion limit."""
+    """The node and all that it is computed from; by a loop, because deep nets exceed Python's recursion limit."""
     found, todo = {output}, [output]
     while todo:
         fresh = [node for node in todo.pop().inputs if node not in found]
@@ -314,7 +315,7 @@ def _checked_names(names: Any, layers: Mapping[Layer, str]) -> dict[Layer, str]:
 
 
 def _check_member(index: int, layer: Any) -> None:
-    """Refuse what is not a layer, with a hint for the usual slips."""
+    """Refuse what is not a layer, with a hint for the usual mistakes."""
     if isinstance(layer, (Layer, Graph)):
         return
     got, hint = type(layer).__name__, ""
@@ -335,7 +336,7 @@ def _input_shape(shape: Sequence[int]) -> Shape:
 
 
 def _generator(seed: Any) -> np.random.Generator:
-    """NumPy's generator for a seed, with the package's own error."""
+    """NumPy's generator for a seed; raises the package's own error if it is none."""
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError) as error:

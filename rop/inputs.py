@@ -1,4 +1,4 @@
-"""What users hand in, checked at the door: nets, losses, data, parameters and running statistics."""
+"""Checks of what users pass in: nets, losses, data, parameters and running statistics."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.graph import Graph
+from rop.graph import Graph, Node
 from rop.layers.base import Shape, batched
 from rop.layers.loss import Loss
 from rop.lowering import check_kinds
 
 
 def check_net(owner: str, net: Any) -> None:
-    """A net that the engine has formulas for."""
+    """Demand a net whose layers the engine has formulas for."""
     if not isinstance(net, Graph):
         raise ArgumentTypeError(f"{owner}: expected net to be a rop.Sequential or rop.Graph, got {type(net).__name__}")
     check_kinds(net)
 
 
 def check_problem(owner: str, net: Any, loss: Any) -> None:
-    """A net and a loss that the engine has formulas for."""
+    """Demand a net and a loss that the engine has formulas for."""
     check_net(owner, net)
     if not isinstance(loss, Loss):
         raise ArgumentTypeError(f"{owner}: expected a loss such as rop.CrossEntropy(), got {type(loss).__name__}")
@@ -58,8 +58,8 @@ def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     return array
 
 
-def check_statistics(net: Graph, shapes: Mapping[Any, Shape], batch: int) -> None:
-    """Batch statistics of a single value have no variance."""
+def check_statistics(net: Graph, shapes: Mapping[Node, Shape], batch: int) -> None:
+    """Refuse batch statistics of a single value per channel, which has no variance."""
     for node in net.nodes:
         layer = node.layer
         if layer is not None and layer.initial_state() and batch * math.prod(shapes[node][1:]) == 1:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from rop.devices.batch import Data, lane_samples
 from rop.devices.cpu.workspace import CpuWorkspace
@@ -17,10 +17,10 @@ from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_net, check_state
 from rop.layers.base import Shape
 
-PREDICT_BATCH = 4096  # samples that go through the net together
+PREDICT_BATCH = 4096  # samples in one forward pass
 
 
-def predict(net: Graph, w: Any, x: Any, state: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
+def predict(net: Graph, w: ArrayLike, x: ArrayLike, state: Mapping[str, np.ndarray] | None = None) -> np.ndarray:
     """Outputs (batch, ...) of a net in evaluation mode; the precision is that of w."""
     check_net("predict", net)
     vector = as_floats("w", w)
@@ -31,26 +31,27 @@ def predict(net: Graph, w: Any, x: Any, state: Mapping[str, np.ndarray] | None =
         )
     if not np.isfinite(vector).all():
         raise ArgumentError("w: expected finite numbers, got NaN or Inf")
-    x = check_data(x, dtype, check_finite=True)
-    shapes = net.shapes(x.shape[1:])
+    data = check_data(x, dtype, check_finite=True)
+    shapes = net.shapes(data.shape[1:])
     frozen = check_state(net, state, dtype, "predict")
-    result = np.empty((len(x), math.prod(shapes[net.output])), dtype)
+    result = np.empty((len(data), math.prod(shapes[net.output])), dtype)
     with engine_lock():
-        for start in range(0, len(x), PREDICT_BATCH):
-            part = x[start : start + PREDICT_BATCH]
-            space = _forward_space(net, x.shape[1:], len(part), dtype)
+        for start in range(0, len(data), PREDICT_BATCH):
+            part = data[start : start + PREDICT_BATCH]
+            space = _forward_space(net, part.shape[1:], len(part), dtype)
             space.array("w")[: net.size] = vector
             space.put_state(frozen)
-            data = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
-            space.outputs(data, result[start : start + len(part)])
-    return result.reshape(len(x), *shapes[net.output])
+            batch = Data(part.reshape(len(part), -1), None, 1.0, lane_samples(len(part), space.lanes))
+            space.outputs(batch, result[start : start + len(part)])
+    return result.reshape(len(data), *shapes[net.output])
 
 
-_forward_spaces: OrderedDict[Any, CpuWorkspace] = OrderedDict()  # the last ones: a whole batch and a remainder
+# The last two workspaces: those of a whole batch and of the remainder.
+_forward_spaces: OrderedDict[tuple[Graph, Shape, int, np.dtype], CpuWorkspace] = OrderedDict()
 
 
 def _forward_space(net: Graph, shape: Shape, batch: int, dtype: np.dtype) -> CpuWorkspace:
-    """A workspace for the forward pass."""
+    """A workspace for the forward pass, cached because programs and buffers are costly to make."""
     key = net, shape, batch, dtype
     if key not in _forward_spaces:
         _forward_spaces[key] = CpuWorkspace.of(net, shape, False, None, dtype, batch, 0)

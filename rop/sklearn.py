@@ -20,6 +20,7 @@ from math import ceil, prod
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from scipy.special import log_softmax, softmax
 
 from rop.errors import ArgumentError, ArgumentTypeError, missing_package
@@ -37,7 +38,7 @@ from rop.arguments import as_array, check_choice, check_dtype, check_int
 from rop.graph import Graph, Sequential
 from rop.layers import ACTIVATIONS, CrossEntropy, Identity, Layer, LeakyReLU, Linear, ReLU
 from rop.objective import Objective, Point
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius
+from rop.optim import SGD, Adam, Optimizer, Schedule, SpectralRadius
 from rop.training.fit import Fit, Row
 from rop.training.run import train
 
@@ -45,7 +46,7 @@ __all__ = ["RopClassifier"]
 
 OWNER = "RopClassifier"
 USUAL_BATCH = 128
-LAYERS = {kind.__name__.lower(): kind for kind in (ReLU, LeakyReLU, Identity, *ACTIVATIONS.values())}
+HIDDEN_ACTIVATIONS = {kind.__name__.lower(): kind for kind in (ReLU, LeakyReLU, Identity, *ACTIVATIONS.values())}
 OPTIMIZERS = {"adam": Adam, "sgd": SGD}
 LARGEST_SEED = 2**31 - 1
 
@@ -66,7 +67,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         optimizer: "adam", "sgd", or an object such as rop.SGD(momentum=0.9); see rop.optim.Optimizer.
         lr: learning rate, a number or a schedule; None: the optimizer's own.
         batch_size: samples per step; "auto" is about 128, so that no epoch leaves out more than a few samples.
-        epochs: how often ``fit`` goes through the data; ``partial_fit`` goes once.
+        epochs: passes of ``fit`` over the data; ``partial_fit`` makes one.
         mu, K, solver: the penalty, see rop.SpectralRadius; mu=0 for none.
         solver_options: a dict of its further settings, such as {"clip": 1.0}.
         early_stopping: keep ``validation_fraction`` of the samples apart, keep the parameters with the best accuracy on
@@ -110,18 +111,18 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         net: Graph | Callable[[int, int], Graph] | None = None,
         input_shape: tuple[int, ...] | None = None,
         optimizer: str | Optimizer = "adam",
-        lr: Any = None,
+        lr: Schedule | None = None,
         batch_size: int | str = "auto",
         epochs: int = 100,
-        mu: Any = 0.0,
+        mu: Schedule = 0.0,
         K: float = 0.0,
         solver: str = "power",
         solver_options: dict[str, Any] | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
-        dtype: Any = "float32",
-        random_state: Any = None,
+        dtype: DTypeLike = "float32",
+        random_state: int | np.random.RandomState | None = None,
         verbose: bool = False,
     ):
         self.hidden_layer_sizes = hidden_layer_sizes
@@ -144,24 +145,24 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         self.verbose = verbose
 
     # --------------------------------------------------------------------------------------------------------- training
-    def fit(self, X: Any, y: Any) -> RopClassifier:
+    def fit(self, X: ArrayLike, y: ArrayLike) -> RopClassifier:
         """Trains from the beginning: X (n_samples, n_features), y (n_samples,) labels of any kind."""
-        X, y = self._validated(X, y, reset=True)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        samples, targets = self._validated(X, y, reset=True)
+        self.classes_, labels = np.unique(targets, return_inverse=True)
         self._begin()
         options: dict[str, Any] = {}
         if self.early_stopping:
-            X, held_out, labels, held_out_labels = train_test_split(
-                X, labels, test_size=self.validation_fraction, stratify=labels, random_state=self._seed
+            samples, held_out, labels, held_out_labels = train_test_split(
+                samples, labels, test_size=self.validation_fraction, stratify=labels, random_state=self._seed
             )
             options = {"validation": (self._shaped(held_out), held_out_labels), "callbacks": [self._patience()]}
-        self._train(X, labels, self.epochs, **options)
+        self._train(samples, labels, self.epochs, **options)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> RopClassifier:
-        """Goes once through these samples, from where the last call ended, the optimizer's averages included.
+    def partial_fit(self, X: ArrayLike, y: ArrayLike, classes: ArrayLike | None = None) -> RopClassifier:
+        """Trains for one epoch on these samples and continues where the last call ended, with the optimizer's averages.
 
-        The first call says with ``classes`` which labels there will be.
+        The first call needs ``classes``, all labels that will ever occur.
 
         >>> import numpy as np
         >>> x, y = np.array([[-1.0], [1.0]] * 64), np.array(["minus", "plus"] * 64)
@@ -172,7 +173,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         (1.0, 10)
         """
         first = not self.__sklearn_is_fitted__()
-        X, y = self._validated(X, y, reset=first)
+        samples, targets = self._validated(X, y, reset=first)
         if first:
             if classes is None:
                 raise ArgumentError(f"{OWNER}: the first call of partial_fit needs classes, all labels there will be")
@@ -183,14 +184,14 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
                 f"{OWNER}: expected the classes of the first call, {self.classes_.tolist()}, got "
                 f"{np.unique(classes).tolist()}"
             )
-        self._train(X, self._labels(y), epochs=1, start=self._fit)
+        self._train(samples, self._labels(targets), epochs=1, start=self._fit)
         return self
 
-    def _validated(self, X: Any, y: Any, reset: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _validated(self, X: ArrayLike, y: ArrayLike, reset: bool) -> tuple[np.ndarray, np.ndarray]:
         _refuse_masked(X=X, y=y)
-        X, y = validate_data(self, X, y, reset=reset, dtype=check_dtype(OWNER, self.dtype))
-        check_classification_targets(y)
-        return X, y
+        samples, targets = validate_data(self, X, y, reset=reset, dtype=check_dtype(OWNER, self.dtype))
+        check_classification_targets(targets)
+        return samples, targets
 
     def _begin(self) -> None:
         """A new net and a new seed."""
@@ -216,7 +217,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         self.w_, self.state_ = fit.w, fit.state
         self.history_ = [*self.history_, *fit.history]
         self.n_iter_ = len(self.history_)
-        self._fit = replace(fit, w_last=fit.w, state_last=fit.state)  # partial_fit goes on from what predict uses
+        self._fit = replace(fit, w_last=fit.w, state_last=fit.state)  # partial_fit continues from what predict uses
 
     def _patience(self) -> Callable[[Row, Fit], bool]:
         patience = check_int(OWNER, "n_iter_no_change", self.n_iter_no_change)
@@ -278,7 +279,8 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
     def _made_activation(self) -> Layer:
         if isinstance(self.activation, Layer):
             return self.activation
-        return LAYERS[check_choice(OWNER, "activation", _plain(self.activation), tuple(LAYERS))]()
+        name = check_choice(OWNER, "activation", _plain(self.activation), tuple(HIDDEN_ACTIVATIONS))
+        return HIDDEN_ACTIVATIONS[name]()
 
     def _made_optimizer(self) -> Optimizer:
         made: Any = self.optimizer
@@ -304,35 +306,35 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return penalty if callable(self.mu) or self.mu else None
 
     # ------------------------------------------------------------------------------------------------------- predicting
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """The most probable class of every sample."""
         best = self._logits(X).argmax(axis=1)
         return self.classes_[best]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Probabilities (n_samples, n_classes), float64."""
         return softmax(self._logits(X), axis=1)
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
+    def predict_log_proba(self, X: ArrayLike) -> np.ndarray:
         """Their logarithms, also where the probabilities themselves are too small for a float64."""
         return log_softmax(self._logits(X), axis=1)
 
-    def _logits(self, X: Any) -> np.ndarray:
+    def _logits(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
         _refuse_masked(X=X)
-        X = validate_data(self, X, reset=False, dtype=self.w_.dtype)
-        return self.net_.predict(self.w_, self._shaped(X), self.state_).astype(np.float64)
+        samples = validate_data(self, X, reset=False, dtype=self.w_.dtype)
+        return self.net_.predict(self.w_, self._shaped(samples), self.state_).astype(np.float64)
 
-    def point(self, X: Any, y: Any) -> Point:
+    def point(self, X: ArrayLike, y: ArrayLike) -> Point:
         """The loss of the fitted net on these samples with its derivatives, say for ``rop.spectral_radius``; batchnorm
         uses its running statistics, as in predict."""
         check_is_fitted(self)
-        X, y = self._validated(X, y, reset=False)
+        samples, targets = self._validated(X, y, reset=False)
         f = Objective(
             self.net_,
             CrossEntropy(),
-            self._shaped(X),
-            self._labels(y),
+            self._shaped(samples),
+            self._labels(targets),
             dtype=self.w_.dtype,
             training=False,
             state=self.state_,
@@ -357,7 +359,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return X.reshape(len(X), *self._sample_shape)
 
     def _labels(self, y: np.ndarray) -> np.ndarray:
-        """y as numbers of classes."""
+        """y as indices into ``classes_``."""
         unknown = np.setdiff1d(y, self.classes_)
         if unknown.size:
             raise ArgumentError(
@@ -366,13 +368,13 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         return np.searchsorted(self.classes_, y)
 
 
-def _refuse_masked(**arrays: Any) -> None:
-    """scikit-learn would use what is under the mask."""
+def _refuse_masked(**arrays: ArrayLike) -> None:
+    """Refuse masked arrays: scikit-learn would use what is under the mask."""
     for name, array in arrays.items():
         if isinstance(array, np.ma.MaskedArray):
             as_array(f"{OWNER}: {name}", array)
 
 
 def _plain(name: Any) -> Any:
-    """A str, where a grid of parameters has made a NumPy string of it."""
+    """A str instead of a NumPy string, which grids of parameters make of one."""
     return str(name) if isinstance(name, str) else name
