@@ -1,8 +1,8 @@
-"""The same training with several seeds: median and range of what it comes to.
+"""The same training with several seeds: median and range of its results.
 
     python examples/seeds.py --seeds 5 forest --mu 0 --epochs 20
 
-Everything after the number of seeds goes to `rop train`.
+All other arguments are passed on to `rop train`.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
             return samples // ceil(samples / USUAL_BATCH)
         return min(check_int(OWNER, "batch_size", self.batch_size), samples)
 
-    # ------------------------------------------------------------------------------------------- what the settings make
+    # --------------------------------------------------------------------------------------- net, optimizer and penalty
     def _made_net(self) -> Graph:
         features, classes = self.n_features_in_, len(self.classes_)
         net = self._mlp() if self.net is None else self.net

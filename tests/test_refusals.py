@@ -1,4 +1,4 @@
-"""What a user may give by mistake, wherever it goes in: a clear error of the package's own, none from inside.
+"""Mistakes of users get a clear error of the package's own at every entry point, and none from inside.
 
 tests/test_errors.py has objectives, points and directions; here are training, settings, files, torch and the command.
 """

@@ -1,4 +1,4 @@
-"""rop.sklearn.RopClassifier: scikit-learn's own checks, then what they do not know: nets, penalty, going on, grids."""
+"""rop.sklearn.RopClassifier: scikit-learn's own checks, then nets, the penalty, partial_fit, grids and copies."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_penalty_flattens() -> None:
 
 @pytest.mark.parametrize("optimizer", ["adam", rop.SGD(lr=rop.inverse_epoch(0.2), momentum=0.9)])
 def test_passes_of_partial_fit_are_epochs_of_fit(optimizer: Any) -> None:
-    """Bit for bit: the optimizer's averages, its schedules and the order of samples go on."""
+    """Bit for bit: the optimizer's averages, its schedules and the order of samples continue."""
     given: dict[str, Any] = {"optimizer": optimizer, "mu": 0.01, "random_state": 0}
     whole = RopClassifier((8,), epochs=3, **given).fit(X, Y)
     model = RopClassifier((8,), epochs=99, **given)

@@ -60,7 +60,7 @@ class Row:
 
 
 class Examination:
-    """A stand in one precision."""
+    """Compares a stand in one precision with torch, with differences and by identities."""
 
     def __init__(self, stand: Stand, dtype: DTypeLike, torch: bool):
         self._stand, self._torch = stand, torch

@@ -1,4 +1,4 @@
-"""What a check found: rows, a verdict, and a table to read."""
+"""The result of a check: rows, a verdict, and tables for people."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CheckFailed(RopError, AssertionError):
 
 @dataclass(frozen=True)
 class Result:
-    """What a check found.
+    """The result of a check.
 
     ``derivatives`` are those of scalar functions (f′, f″, f‴ of an activation of your own), ``rows`` the results of the
     engine. ``print(result)`` shows both as tables.

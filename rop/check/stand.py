@@ -69,7 +69,9 @@ class Stand:
     """
 
     kinks = False  # whether w + r v may cross a point where f has no derivatives
-    first_step = 0.5  # of differences along v; v is scaled so that this is small, and still large beside rounding
+    first_step = (
+        0.5  # of differences along v; v is scaled so that this is small, and still large compared with rounding
+    )
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Stand:
         return grad, hvp, r2
 
     def read(self, direction: str, answers: Answers) -> Orders:
-        """Orders 0, 1, 2 of what the direction means: y, h, or a gradient."""
+        """Orders 0, 1, 2 of the quantity that the direction stands for: y, h, or a gradient."""
         return self.raw(direction, answers)
 
     def only(self, direction: str, vector: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from rop.layers.record import RECORDS, Name, Record, resolve
 
-Target = Callable[..., Any] | str  # what a traced line calls: a function, or a method of tensors by its name
+Target = Callable[..., Any] | str  # of a traced call: a function, or the name of a method of tensors
 
 
 def with_counterparts(what: str) -> Iterator[tuple[Record, Any]]:

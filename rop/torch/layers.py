@@ -50,7 +50,7 @@ class View(Flatten):
 
 
 def layer_of(module: nn.Module) -> Layer:
-    """The layer that computes what a module of torch.nn computes."""
+    """The layer that computes the same as a module of torch.nn."""
     if type(module) in DROPOUTS:
         return dropout(module.p, module.training)
     kind = KINDS.get(type(module))

@@ -153,7 +153,7 @@ class SpectralRadius:
             self._bound[mode] = _Bound(self.module, self.loss, self._memory_limit)
         return self._bound[mode]
 
-    # ------------------------------------------------------------------------------------------ what optimizers offer
+    # -------------------------------------------------------------------------------------- the interface of optimizers
     @property
     def regularizer(self) -> optim.SpectralRadius:
         """The penalty's settings. To change one between steps: opt.regularizer = replace(opt.regularizer, mu=0.02),

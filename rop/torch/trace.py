@@ -154,7 +154,7 @@ def _fx_graph(module: nn.Module) -> fx.Graph:
     tracer = _Tracer()
     try:
         return tracer.trace(module, concrete_args=defaults or None)
-    except Exception as error:  # whatever forward does with a stand-in for its input
+    except Exception as error:  # forward may raise anything when it gets fx's proxy for its input
         kind = type(module.get_submodule(tracer.failed)).__name__
         where = f"{tracer.failed} ({kind})" if tracer.failed else kind
         raise ArgumentError(
@@ -178,7 +178,7 @@ class Walk:
         self._module = module
         self._names: dict[Layer, str] = {}
         self._taken = set(self.modules)
-        self._known: dict[Hashable, Layer] = {}  # by what makes a layer the same, see _layer
+        self._known: dict[Hashable, Layer] = {}  # by the key that identifies a layer, see _layer
         for line in graph.nodes:
             try:
                 self.values[line] = self._value(line)
@@ -238,7 +238,7 @@ class Walk:
             )
         return value
 
-    # ------------------------------------------------------------------------------------------- what functions may use
+    # ---------------------------------------------------------------------------------------------------- used by rules
     def apply(
         self,
         layer: Layer,
@@ -312,7 +312,7 @@ class Walk:
         return min(self.position.get(id(self.tensors[layer][key]), 0) for key in layer.parameter_shapes())
 
     def _caller(self, line: fx.Node) -> str:
-        """Path of the module whose forward the line stands in."""
+        """Path of the module whose forward makes the call."""
         stack = list((line.meta.get("nn_module_stack") or {}).values())
         return str(stack[-1][0]) if stack else ""
 

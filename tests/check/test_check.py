@@ -126,7 +126,7 @@ def test_a_wrong_derivative_in_the_engine(
 
 @both_precisions
 def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """h¹ without σ″x¹g⁰, the classical slip: forward rows are right, and so is the gradient."""
+    """h¹ without σ″x¹g⁰, the classical mistake: forward rows are right, and so is the gradient."""
     original = EmitActivation.backward
 
     def forgetful(self: Any, code: Any, k: int, direction: int) -> None:

@@ -1,4 +1,4 @@
-"""Test stands read what they say they read."""
+"""Test stands read the quantities of a layer or loss at every order, as NumPy computes them."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_fused_batchnorm_is_right_at_third_order_in_evaluation_mode() -> None:
 
 
 def test_the_oracles_batchnorm_is_the_one_in_primitives() -> None:
-    """What the whole suite is measured with."""
+    """The reference that the whole suite compares with."""
     f = PROBLEM.loss(lambda h: oracle.normalise(h, *oracle.batch_statistics(h), example.EPS, {}))
     *_, r2 = oracle.differentiate(f, PROBLEM.w, PROBLEM.v)
     np.testing.assert_allclose(r2.numpy(), PROBLEM.rop_jet().r2, rtol=1e-10)

@@ -26,7 +26,7 @@ def smooth() -> nn.Module:
 
 
 class Normalised(nn.Module):
-    """Convolution and batchnorm, both with what torch would do to running statistics."""
+    """Convolution and batchnorm, with running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
