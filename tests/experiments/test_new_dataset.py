@@ -12,25 +12,8 @@ from typing import Any
 import pytest
 
 from tests.helpers.processes import ROOT, environment
+from tests.helpers.recipes import recipe
 
-FILE = '''
-"""Two clouds of points, for a test."""
-
-import numpy as np
-
-import rop
-from rop.experiments.dataset import DataSet, part
-from rop.experiments.settings import Experiment, adam
-
-EXPERIMENT = Experiment(lambda setting: rop.Sequential(rop.Linear(2, 2)), adam, mu=0.01, epochs=1, batch_size=16)
-
-
-def clouds(data=None, far=1.0):
-    rng = np.random.default_rng(0)
-    y = np.arange(48) % 2
-    x = rng.standard_normal((48, 2)) + far * (2 * y[:, None] - 1)
-    return DataSet("clouds", *(part(x[rows::3], y[rows::3]) for rows in range(3)), classes=2)
-'''
 ASK = """
 import json, rop
 from rop import datasets
@@ -65,7 +48,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(ROOT / "rop", folder / "rop", ignore=shutil.ignore_patterns("__pycache__", "*.nb?"))
     data = folder / "rop" / "experiments" / "data"
-    (data / "clouds.py").write_text(FILE)
+    (file,) = recipe("A data set")
+    file.edit(folder)
     table = (data / "__init__.py").read_text()
     line = 'NAMES = ("digits", "forest", "usps", "mnist")\n'
     assert table.count(line) == 1

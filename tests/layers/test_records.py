@@ -1,7 +1,7 @@
 """One record says all: adding an activation, a layer or a loss takes as many places as CONTRIBUTING.md promises.
 
 Each of these tests copies the package and its tests to a temporary folder, edits the copy as docs/recipes.md says,
-counts the places, and runs the real machinery there: the suite's comparisons with torch at every order, and `rop check`.
+counts the places, and runs the real machinery there: the comparisons with torch at every order, and `rop check`.
 """
 
 from __future__ import annotations

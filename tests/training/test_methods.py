@@ -16,6 +16,7 @@ from rop.devices import obstacle
 from rop.optim import Epoch, Memory, Problem, Schedule, Step
 from rop.training import checkpoint as files
 from tests.helpers.processes import ROOT, run_python
+from tests.helpers.recipes import recipe
 from tests.training.test_trainer import fit, moons, same
 
 
@@ -285,31 +286,6 @@ def test_what_does_not_follow_the_protocol_is_refused(given: dict[str, Any], mes
 
 
 # ----------------------------------------------------------------------------------------------- one file and one line
-METHOD = '''
-"""Sign descent with momentum."""
-
-from dataclasses import dataclass
-
-import numpy as np
-
-from rop.optim.method import Memory, Problem, Step
-from rop.optim.schedules import Schedule
-
-
-@dataclass(frozen=True)
-class Signum:
-    lr: Schedule = 0.02
-    beta: float = 0.9
-
-    def start(self, problem: Problem) -> Memory:
-        return {"average": problem.zeros()}
-
-    def step(self, now: Step, memory: Memory) -> None:
-        average = memory["average"]
-        average += np.float32(1 - self.beta) * (now.gradient - average)
-        now.w -= np.float32(now.rate) * np.sign(average)
-'''
-LINE = "from rop.optim.signum import Signum as Signum\n"
 USE = """
 import json
 from pathlib import Path
@@ -337,9 +313,10 @@ def test_a_training_method_is_one_file_and_one_line(tmp_path: Path) -> None:
     """In a copy of the package, by rop.train and by `rop train`. The kernels are the same, so nothing is compiled."""
     for folder in ("rop", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__", "*.npz"))
-    (tmp_path / "rop" / "optim" / "signum.py").write_text(METHOD)
-    with open(tmp_path / "rop" / "optim" / "__init__.py", "a") as names:
-        names.write(LINE)
+    file, line = recipe("A training method")
+    assert file.is_new and not line.is_new and len(line.text.splitlines()) == 1
+    for place in (file, line):
+        place.edit(tmp_path)
     code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(tmp_path)!r})\n"
     done = run_python(code + USE.format(folder=str(tmp_path)))
     assert "rop train: --momentum belongs to --optimizer sgd, got signum" in done.stderr
