@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rop.arguments import check_path
 from rop.commands.common import FAILED, OK, USAGE, Progress, add_command, note_missing, positive
 from rop.devices import DEVICES, check_device
+
+if TYPE_CHECKING:  # the benchmark may not be installed, see `bench`
+    from rop.bench.problems import Problem
+    from rop.bench.settings import Settings
 
 
 def add(commands: Any) -> None:
@@ -55,27 +61,20 @@ def add(commands: Any) -> None:
 
 def bench(options: argparse.Namespace) -> int:
     """Check the options, run the benchmark, show and save the result."""
-    try:
-        runner, report, plots = (import_module(f"rop.bench.{name}") for name in ("runner", "report", "plots"))
-        problems, settings = (import_module(f"rop.bench.{name}") for name in ("problems", "settings"))
-    except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("rop.bench"):
-            print(
-                "rop bench: the benchmark is not installed with this copy of rop; in a clone of the repository run\n"
-                "    pip install -e '.[bench]'",
-                file=sys.stderr,
-            )
-            return FAILED
-        raise
+    if find_spec("rop.bench") is None:
+        print(
+            "rop bench: the benchmark is not installed with this copy of rop; in a clone of the repository run\n"
+            "    pip install -e '.[bench]'",
+            file=sys.stderr,
+        )
+        return FAILED
+    from rop.bench import report, runner
+
     if options.list:
-        for problem in problems.GROUPS["all"]:
-            print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}")
-        for work, about in import_module("rop.bench.engines").WORKS.items():
-            print(f"work {work:17}{about}")
-        return OK
+        return list_names()
     options.device = check_device("bench", options.device)
     try:
-        chosen = bench_settings(options, settings, problems)
+        settings = bench_settings(options)
     except ValueError as error:
         print(f"rop bench: {error}", file=sys.stderr)
         return USAGE
@@ -83,7 +82,7 @@ def bench(options: argparse.Namespace) -> int:
         return USAGE
 
     say = Progress()
-    run = runner.Run(chosen, say, lambda row: say.keep(report.line(row)))
+    run = runner.Run(settings, say, lambda row: say.keep(report.line(row)))
     for note in run.notes:
         say.keep(f"note: {note}")
     if not run.engines:
@@ -97,39 +96,36 @@ def bench(options: argparse.Namespace) -> int:
         return FAILED
     say.done()
     report.show(result)
-    for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
-        report.save_json(result, path)
-        print(f"saved {path}")
-    if options.out:
-        try:
-            for path in plots.plots(result, options.out, options.name or ""):
-                print(f"saved {path}")
-        except ImportError:
-            note_missing("plots", "matplotlib", "bench")
+    save(result, options)
     return FAILED if result["failures"] else OK
 
 
-def bench_settings(options: argparse.Namespace, module: Any, problems: Any) -> Any:
-    """The settings of rop.bench.settings, the module; a ValueError says which option is wrong."""
-    from dataclasses import replace
+def list_names() -> int:
+    """Print the names of all problems and works."""
+    from rop.bench import engines, problems
 
-    settings = module.Settings()
-    given: dict[str, Any] = {}
-    if options.torch_module:
-        module = load_module(options.torch_module)
-        given.update(problems=(module,), batches=(len(module.x),))
-    if options.problems:
-        found = [problem for name in options.problems for problem in problems.find(name)]
-        given["problems"] = tuple(dict.fromkeys([*given.get("problems", ()), *found]))
-    elif options.growth and not options.full:
-        given["problems"] = ()
-    given["growth"] = options.growth or options.full
+    for problem in problems.GROUPS["all"]:
+        print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}")
+    for work, about in engines.WORKS.items():
+        print(f"work {work:17}{about}")
+    return OK
+
+
+def bench_settings(options: argparse.Namespace) -> Settings:
+    """The settings that the options ask for; a ValueError says which option is wrong."""
+    from rop.bench import settings
+
+    usual = settings.Settings()
     if options.device == "cuda":
-        settings = module.on_cuda(settings)
-    given["thin"] = not (options.batch or options.dtype or options.works)
+        usual = settings.on_cuda(usual)
+    given: dict[str, Any] = {
+        **chosen_problems(options),
+        "growth": options.growth or options.full,
+        "thin": not (options.batch or options.dtype or options.works),
+    }
     for option in ("engines", "works"):
         if names := getattr(options, option):
-            known = getattr(settings, option)
+            known = getattr(usual, option)
             unknown = [name for name in names if name not in known]
             if unknown:
                 raise ValueError(f"unknown {option[:-1]} {unknown[0]!r}; known: {', '.join(known)}")
@@ -140,23 +136,49 @@ def bench_settings(options: argparse.Namespace, module: Any, problems: Any) -> A
         given["dtypes"] = tuple(dict.fromkeys(options.dtype))
     if options.name and (not options.out or Path(options.name).name != options.name):
         raise ValueError(f"--name {options.name}: needs --out, and is no path")
-    for path in filter(None, (options.json, options.out and options.out / f"{options.name or 'results'}.json")):
+    for path in result_files(options):
         check_path("bench", "--json or --out", path)
     if options.threads:
-        if options.threads > module.cores():
-            raise ValueError(f"--threads {options.threads}, but there are only {module.cores()} cores")
+        if options.threads > settings.cores():
+            raise ValueError(f"--threads {options.threads}, but there are only {settings.cores()} cores")
         given["threads"] = options.threads
-    settings = replace(settings, **given)
+    chosen = replace(usual, **given)
     if options.quick:
-        settings = module.quick(settings)
-    return replace(settings, rounds=options.rounds) if options.rounds else settings
+        chosen = settings.quick(chosen)
+    return replace(chosen, rounds=options.rounds) if options.rounds else chosen
 
 
-def load_module(name: str) -> Any:
+def chosen_problems(options: argparse.Namespace) -> dict[str, Any]:
+    """The settings `problems` and `batches` where the options say something about them."""
+    from rop.bench import problems
+
+    given: dict[str, Any] = {}
+    if options.torch_module:
+        module = load_module(options.torch_module)
+        given.update(problems=(module,), batches=(len(module.x),))
+    if options.problems:
+        found = [problem for name in options.problems for problem in problems.find(name)]
+        given["problems"] = tuple(dict.fromkeys([*given.get("problems", ()), *found]))
+    elif options.growth and not options.full:
+        given["problems"] = ()
+    return given
+
+
+def load_module(name: str) -> Problem:
     """The problem of --torch-module; a ValueError says what is wrong with the file, the function or the module."""
     if ":" not in name:
         raise ValueError(f"--torch-module {name}: expected path/to/file.py:function")
-    return import_module("rop.bench.modules").load(name)
+    from rop.bench import modules
+
+    return modules.load(name)
+
+
+def result_files(options: argparse.Namespace) -> Iterator[Path]:
+    """The JSON files in which results are to be saved."""
+    if options.json:
+        yield options.json
+    if options.out:
+        yield options.out / f"{options.name or 'results'}.json"
 
 
 def writable(options: argparse.Namespace) -> bool:
@@ -172,3 +194,18 @@ def writable(options: argparse.Namespace) -> bool:
         print(f"rop bench: --json takes a file, {options.json} is a folder", file=sys.stderr)
         return False
     return True
+
+
+def save(result: dict[str, Any], options: argparse.Namespace) -> None:
+    """Write the files that the options name: JSON, and plots if matplotlib is installed."""
+    from rop.bench import plots, report
+
+    for path in result_files(options):
+        report.save_json(result, path)
+        print(f"saved {path}")
+    if options.out:
+        try:
+            for path in plots.plots(result, options.out, options.name or ""):
+                print(f"saved {path}")
+        except ImportError:
+            note_missing("plots", "matplotlib", "bench")

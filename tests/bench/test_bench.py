@@ -478,7 +478,7 @@ def test_thin_run():
 )
 def test_options(options: str, problems_left: int, grows: bool, thin: bool):
     parsed = cli.parser().parse_args(["bench", *options.split()])
-    chosen = bench_settings(parsed, settings, problems)
+    chosen = bench_settings(parsed)
     assert (len(chosen.problems), chosen.growth, chosen.thin) == (problems_left, grows, thin)
 
 
@@ -486,7 +486,7 @@ def test_options(options: str, problems_left: int, grows: bool, thin: bool):
 def test_name_needs_a_folder_and_is_none(options: str):
     parsed = cli.parser().parse_args(["bench", *options.split()])
     with pytest.raises(ValueError, match="--name"):
-        bench_settings(parsed, settings, problems)
+        bench_settings(parsed)
 
 
 # ------------------------------------------------------------------------------------------------------------- growth

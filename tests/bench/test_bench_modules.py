@@ -15,6 +15,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from rop import cli
 from rop.bench import comparison, engines, flops, modules, problems
 from rop.bench.engines.cuda_engines import TorchCuda
+from rop.commands.bench import bench_settings
 from tests.bench.test_bench import answers, expected_of
 
 FILE = """
@@ -171,6 +172,16 @@ def test_what_cannot_be_measured(folder: Path, name: str, message: str, capsys: 
     said = capsys.readouterr().err
     assert re.search(message, said), said
     assert said.startswith("rop bench: ") and len(said.splitlines()) <= 2
+
+
+def test_options_beside_a_module(folder: Path) -> None:
+    """The command of docs/benchmark-your-net.md, and the other options that change the settings."""
+    command = f"bench --torch-module {folder}/nets.py:trains --quick --engines rop torch"
+    chosen = bench_settings(cli.parser().parse_args(command.split()))
+    assert [type(problem) for problem in chosen.problems] == [modules.ModuleProblem]
+    assert (chosen.engines, chosen.batches, chosen.dtypes, chosen.rounds) == (("rop", "torch"), (9,), ("float32",), 5)
+    more = bench_settings(cli.parser().parse_args([*command.split(), "--threads", "1", "--device", "cuda"]))
+    assert (more.threads, more.device) == (1, "cuda")
 
 
 @pytest.mark.thorough
