@@ -40,6 +40,8 @@ except ImportError as error:
 from rop.torch.losses import loss_from_torch
 from rop.torch.trace import Traced, trace
 
+from .engines.torch_layers import written_out
+
 USUAL_BATCH = 128
 STEP = 0.01  # from the module's parameters to the second point, relative to their size
 RESULTS = "a module, (module, x), (module, x, y) or (module, x, y, loss)"
@@ -216,7 +218,7 @@ class Modules:
     mode; the parameters are those of the fused one.
     """
 
-    def __init__(self, problem: ModuleProblem, points: list[list[Tensor]], norm: Callable[..., Tensor]):
+    def __init__(self, problem: ModuleProblem, points: list[list[Tensor]]):
         like = points[0][0]  # its precision and device, for buffers and the loss's weights too
         names = {id(tensor): name for name, tensor in problem.module.named_parameters()}
         self.names = [names[id(tensor)] for tensor in problem.traced.parameters]
@@ -231,7 +233,7 @@ class Modules:
                 self.leaves.append(
                     [named[name].requires_grad_().copy_(part) for name, part in zip(self.names, point, strict=True)]
                 )
-        self.exact = [_written_out(module, norm) for module in self.fused]
+        self.exact = [_written_out(module) for module in self.fused]
 
     def outputs(self, parameters: Any, x: Tensor, exact: bool) -> Tensor:
         modules = self.exact if exact else self.fused
@@ -241,26 +243,26 @@ class Modules:
         return torch.func.functional_call(modules[0], dict(zip(self.names, parameters, strict=True)), (x,))
 
 
-def _written_out(module: nn.Module, norm: Callable[..., Tensor]) -> nn.Module:
+def _written_out(module: nn.Module) -> nn.Module:
     """The same module, sharing its parameters, with every batchnorm in primitives."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     result = copy.deepcopy(module, shared)
     for path, part in list(result.named_modules()):
         if isinstance(part, (nn.BatchNorm1d, nn.BatchNorm2d)):
             if not path:
-                return _Written(part, norm)
+                return _Written(part)
             parent, _, name = path.rpartition(".")
-            setattr(result.get_submodule(parent), name, _Written(part, norm))
+            setattr(result.get_submodule(parent), name, _Written(part))
     return result
 
 
 class _Written(nn.Module):
     """Batchnorm in primitives, with the parameters and running statistics of another one."""
 
-    def __init__(self, like: Any, norm: Callable[..., Tensor]):
+    def __init__(self, like: nn.BatchNorm1d | nn.BatchNorm2d):
         super().__init__()
-        self.weight, self.bias, self.eps, self.norm = like.weight, like.bias, like.eps, norm
+        self.weight, self.bias, self.eps = like.weight, like.bias, like.eps
         self.running = None if like.training else (like.running_mean, like.running_var)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x, self.weight, self.bias, self.eps, self.running)
+        return written_out(x, self.weight, self.bias, self.eps, self.running)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from ..problems import Data, Problem
+from ..worker import timed
 from .rop_engine import Rop, objective
-from .torch_engine import Torch, torch
+from .torch_engine import Torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 WORKS = ("grad", "hvp", "hvp_block", "jet", "at_hvp_r2")  # what has no loop around it that belongs to the CPU
 
@@ -50,26 +55,24 @@ class TorchCuda(Torch):
     device = "cuda"
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
-        super().prepare(problem, batch, dtype, data)  # modules go where the parts of ``split`` are
-        self.data = tuple(one.to(self.device) for one in self.data)
+        super().prepare(problem, batch, dtype, data)  # copies of a module go to the device of the points
+        x, y = self.data
+        self.data = x.to(self.device), y.to(self.device)
 
-    def split(self, flat: np.ndarray) -> list[Any]:
-        return [part.to(self.device) for part in super().split(flat)]
+    def array(self, part: np.ndarray) -> Tensor:
+        return super().array(part).to(self.device)
+
+    def to_numpy(self, part: Tensor) -> np.ndarray:
+        return super().to_numpy(part.cpu())
 
     def run(self, way: str, repetition: int) -> Any:
         result = super().run(way, repetition)
         torch.cuda.synchronize()
         return result
 
-    def flat(self, quantity: Any) -> np.ndarray:
-        parts = quantity if isinstance(quantity, list | tuple) else [quantity]
-        return super().flat([part.detach().cpu() for part in parts])
-
 
 def product_rate(dtype: str) -> float:
     """flop/s of a large matrix product of PyTorch's on the GPU, in full precision."""
-    from ..worker import timed
-
     torch.backends.cuda.matmul.allow_tf32 = False
     n = 4096
     a, b = (torch.ones((n, n), dtype=getattr(torch, dtype), device="cuda") for _ in range(2))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor
 from torch.func import grad_and_value, jvp, vmap
 
 from ..problems import Data, Problem
 from . import Step
-from .torch_engine import Torch, joined, moved
+from .torch_engine import Jet, StepResult, Torch, joined, moved
+
+Vector = tuple[Tensor, ...]
 
 
 class TorchFunc(Torch):
@@ -21,39 +21,38 @@ class TorchFunc(Torch):
         self.w = [tuple(point) for point in self.points]
         self.v = [tuple(direction) for direction in self.directions]
 
-    def gradient(self, *w: Tensor) -> Any:
+    def gradient(self, *w: Tensor) -> tuple[Vector, Tensor]:
         """(∇f, loss), both differentiable."""
         return grad_and_value(lambda *w: self.loss(w), argnums=tuple(range(len(w))))(*w)
 
-    def grad(self, repetition: int) -> Any:
+    def grad(self, repetition: int) -> tuple[Tensor, Vector]:
         g, loss = self.gradient(*self.w[repetition % 2])
         return loss, g
 
-    def product(self, w: tuple[Tensor, ...], v: tuple[Tensor, ...]) -> Any:
+    def product(self, w: Vector, v: Vector) -> Vector:
         """H v. Forward mode keeps nothing of the base pass: it is run again with every direction."""
         return jvp(lambda *w: self.gradient(*w)[0], w, v)[1]
 
-    def hvp(self, repetition: int) -> Any:
+    def hvp(self, repetition: int) -> Vector:
         return self.product(self.w[0], self.v[repetition % 2])
 
-    def hvp_block(self, repetition: int) -> Any:
-        block = self.keep("blocks", self.blocks)[repetition % 2]
-        return vmap(lambda *v: self.product(self.w[0], v))(*block)
+    def hvp_block(self, repetition: int) -> Vector:
+        return vmap(lambda *v: self.product(self.w[0], v))(*self.block(repetition))
 
-    def taylor(self, w: tuple[Tensor, ...], v: tuple[Tensor, ...]) -> Any:
+    def taylor(self, w: Vector, v: Vector) -> Jet:
         """loss, ∇f, H v, vᵀ∇H v."""
 
-        def along(*w: Tensor) -> Any:
+        def along(*w: Tensor) -> tuple[Vector, tuple[Tensor, Vector]]:
             (g, loss), (hvp, _) = jvp(self.gradient, w, v)
             return hvp, (loss, g)
 
         (hvp, (loss, g)), (r2, _) = jvp(along, w, v)
         return loss, g, hvp, r2
 
-    def jet(self, repetition: int) -> Any:
+    def jet(self, repetition: int) -> Jet:
         return self.taylor(self.w[repetition % 2], self.v[repetition % 2])
 
-    def step(self, repetition: int) -> Any:
+    def step(self, repetition: int) -> StepResult:
         """The last product comes with r, and so do loss and gradient."""
         w, direction = self.w[repetition % 2], self.v[repetition % 2]
         v = joined(direction)

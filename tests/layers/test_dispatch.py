@@ -17,7 +17,7 @@ import pytest
 import rop
 from rop import devices, experiments, optim
 from rop.bench import engines, flops, networks, problems
-from rop.bench.engines import torch_engine
+from rop.bench.engines.torch_layers import FUSED
 from rop.check import reference
 from rop.experiments import runs
 from rop.layers import ACTIVATIONS, LAYERS, LOSSES
@@ -427,13 +427,13 @@ def forwards() -> Iterator[Any]:
     layers: Any = (Attention(),)
     yield pytest.param(lambda: networks.network(layers, (4,)), id="rop")
     x = reference.tensor(X)
-    yield pytest.param(lambda: torch_engine.forward(layers, iter(()), x, torch_engine.fused), id="torch")
+    yield pytest.param(lambda: FUSED.forward(layers, iter(()), x), id="torch")
     yield pytest.param(lambda: list(problems.parameters_of(layers)), id="parameters")
     yield pytest.param(lambda: problems.shape_after(layers, (4,)), id="shapes")
     if find_spec("jax") is not None:
-        from rop.bench.engines import jax_engine
+        from rop.bench.engines.jax_layers import JaxLayers
 
-        yield pytest.param(lambda: jax_engine.forward(layers, iter(()), X), id="jax")
+        yield pytest.param(lambda: JaxLayers().forward(layers, iter(()), X), id="jax")
 
 
 @pytest.mark.parametrize("call", list(forwards()))

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "examples" / "torch_batchnorm_third_order.py"
 
 WORKAROUNDS = {
-    "batch norm": "batchnorm in primitives (check/reference.py: normalise, bench/engines/torch_engine.py: written_out)",
+    "batch norm": "batchnorm in primitives (check/reference.py: normalise, bench/engines/torch_layers.py: written_out)",
     "layer norm": "its row",
     "instance norm": "its row",
     "gelu": "gelu_tanh in rop/check/reference.py",

@@ -1,0 +1,98 @@
+"""The walk over a problem's layers that torch and JAX share: which parameters each layer takes, and how branches meet.
+
+torch_layers.py and jax_layers.py say how the libraries compute each kind of layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from .. import problems
+from ..problems import Layer, refuse_layer
+
+
+class Addable(Protocol):
+    """An array of a library, as far as the walk needs to know it."""
+
+    def __add__(self, other: Any, /) -> Any: ...
+
+
+Array = TypeVar("Array", bound=Addable)
+
+
+class Layers(ABC, Generic[Array]):
+    """A method for each kind of layer and loss; biases are None where a layer has none."""
+
+    activations: dict[str, Callable[[Any], Any]]
+
+    def forward(self, layers: Sequence[Layer], parameters: Iterator[Array], x: Array) -> Array:
+        """The output of the layers for a batch; every layer takes its parameters from the iterator."""
+        for layer in layers:
+            match layer:
+                case problems.Linear(bias=bias):
+                    x = self.linear(x, next(parameters), next(parameters) if bias else None)
+                case problems.Conv(bias=bias):
+                    x = self.conv(layer, x, next(parameters), next(parameters) if bias else None)
+                case problems.Activation(kind):
+                    x = self.activations[kind](x)
+                case problems.Pool("max", kernel, stride):
+                    x = self.max_pool(x, kernel, stride)
+                case problems.Pool("avg", kernel, stride):
+                    x = self.avg_pool(x, kernel, stride)
+                case problems.GlobalAvgPool():
+                    x = self.global_avg_pool(x)
+                case problems.Flatten():
+                    x = self.flatten(x)
+                case problems.Softmax(log):
+                    x = self.log_softmax(x) if log else self.softmax(x)
+                case problems.BatchNorm(_, eps):
+                    x = self.batchnorm(x, next(parameters), next(parameters), eps)
+                case problems.Residual(body, shortcut):
+                    x = self.forward(body, parameters, x) + self.forward(shortcut, parameters, x)
+                case problems.Concat(branches):
+                    x = self.concat([self.forward(branch, parameters, x) for branch in branches])
+                case _:
+                    refuse_layer(layer)
+        return x
+
+    def loss(self, kind: str, outputs: Array, y: Array) -> Array:
+        """The mean loss of a batch, of a kind in problems.LOSSES."""
+        return self.cross_entropy(outputs, y) if kind == "cross_entropy" else self.mse(outputs, y)
+
+    @abstractmethod
+    def linear(self, x: Array, weight: Array, bias: Array | None, /) -> Array: ...
+
+    @abstractmethod
+    def conv(self, layer: problems.Conv, x: Array, weight: Array, bias: Array | None, /) -> Array: ...
+
+    @abstractmethod
+    def max_pool(self, x: Array, kernel: int, stride: int, /) -> Array: ...
+
+    @abstractmethod
+    def avg_pool(self, x: Array, kernel: int, stride: int, /) -> Array: ...
+
+    @abstractmethod
+    def global_avg_pool(self, x: Array, /) -> Array: ...
+
+    @abstractmethod
+    def flatten(self, x: Array, /) -> Array: ...
+
+    @abstractmethod
+    def softmax(self, x: Array, /) -> Array: ...
+
+    @abstractmethod
+    def log_softmax(self, x: Array, /) -> Array: ...
+
+    @abstractmethod
+    def batchnorm(self, x: Array, gamma: Array, beta: Array, eps: float, /) -> Array: ...
+
+    @abstractmethod
+    def concat(self, branches: list[Array], /) -> Array: ...
+
+    @abstractmethod
+    def cross_entropy(self, outputs: Array, y: Array, /) -> Array: ...
+
+    @abstractmethod
+    def mse(self, outputs: Array, y: Array, /) -> Array: ...

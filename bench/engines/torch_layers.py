@@ -1,0 +1,79 @@
+"""How torch computes each kind of layer and loss, and its two forms of batchnorm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..problems import Conv
+from .layers import Layers
+
+Norm = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+
+
+def fused(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """torch's own batchnorm: the fastest for a gradient, but its third derivative is wrong in training mode."""
+    return F.batch_norm(x, None, None, gamma, beta, training=True, eps=eps)
+
+
+def written_out(
+    x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Batchnorm in primitives, right at every order; with running mean and variance where they are given."""
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    column = (1, -1) + (1,) * (x.dim() - 2)
+    centred = x - (x.mean(axes, keepdim=True) if running is None else running[0].view(column))
+    variance = (centred * centred).mean(axes, keepdim=True) if running is None else running[1].view(column)
+    scale = (variance + eps).rsqrt() * gamma.view(column)
+    return centred * scale + beta.view(column)
+
+
+class TorchLayers(Layers[Tensor]):
+    """Functions of torch, without a Python call around those that take the same arguments."""
+
+    activations = {
+        "relu": F.relu,
+        "leaky_relu": F.leaky_relu,
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "softplus": F.softplus,
+        "silu": F.silu,
+        "gelu": F.gelu,
+        "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    }
+    linear = staticmethod(F.linear)
+    max_pool = staticmethod(F.max_pool2d)
+    avg_pool = staticmethod(F.avg_pool2d)
+    cross_entropy = staticmethod(F.cross_entropy)
+    mse = staticmethod(F.mse_loss)
+
+    def __init__(self, norm: Norm):
+        self.norm = norm
+
+    def conv(self, layer: Conv, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.conv2d(x, weight, bias, layer.stride, layer.padding, layer.dilation, layer.groups)
+
+    def global_avg_pool(self, x: Tensor) -> Tensor:
+        return x.mean((2, 3), keepdim=True)
+
+    def flatten(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        return x.softmax(1)
+
+    def log_softmax(self, x: Tensor) -> Tensor:
+        return x.log_softmax(1)
+
+    def batchnorm(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+        return self.norm(x, gamma, beta, eps)
+
+    def concat(self, branches: list[Tensor]) -> Tensor:
+        return torch.cat(branches, 1)
+
+
+FUSED = TorchLayers(fused)  # for gradients
+EXACT = TorchLayers(written_out)  # for derivatives of every order
