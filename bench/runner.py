@@ -110,7 +110,8 @@ class Run:
         """Every quantity of the works by the reference engine, in float64; one jet serves all that it contains.
 
         The reference has a process of its own, which ends before the engines start: for a large net it needs more
-        memory than any of them.
+        memory than any of them, and it would count in the peak of the engine that computes it. For the same reason it
+        runs one way of a work only, and keeps nothing from one work to the next.
         """
         self.tell(f"{label}: the float64 reference by {self.reference}")
         steps = self.settings.steps(problem, batch)
@@ -123,7 +124,8 @@ class Run:
                 source = "jet" if set(RETURNS[work]) <= set(RETURNS["jet"]) else SAME.get(work, work)
                 if source not in whole:
                     file = scratch / "reference.npz"
-                    referee.ask("answer", work=source, file=str(file))
+                    referee.ask("forget")
+                    referee.ask("answer", work=source, file=str(file), all_ways=False)
                     whole[source] = next(iter(load(file).values()))
                 result[work] = {name: whole[source][name] for name in RETURNS[work]}
         finally:

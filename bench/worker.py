@@ -2,7 +2,8 @@
 
     {"do": "hello"}                                          → versions, seconds that importing took
     {"do": "prepare", "problem", "batch", "dtype", "steps"}  → seconds; the steps are those of an epoch
-    {"do": "answer", "work", "file"}                         → saves what every way gives; seconds of each first call
+    {"do": "answer", "work", "file", "all_ways"}             → saves the answer of every way, or of the first one;
+                                                               seconds of each first call
     {"do": "try_out", "work"}                                → about how many seconds a call of each way takes
     {"do": "time", "work", "way", "calls", "warm"}           → seconds of each call; warm: after some that do not count
     {"do": "forget"} {"do": "memory"}                        → drop what is kept; peak memory since then
@@ -96,11 +97,12 @@ class Worker:
 
         return min(self.steps, EPOCHS.get(work, 0) or self.steps)
 
-    def answer(self, work: str, file: str) -> dict[str, Any]:
+    def answer(self, work: str, file: str, all_ways: bool = True) -> dict[str, Any]:
         first, arrays = {}, {}
+        ways = self.engine.ways[work]
         self.engine.steps = min(self.steps_of(work), CHECKED_STEPS.get(work, 1))
         self.engine.tune(work)
-        for way in self.engine.ways[work]:
+        for way in ways if all_ways else ways[:1]:
             start = time.perf_counter()
             result = self.engine.run(way, 0)
             first[way] = time.perf_counter() - start

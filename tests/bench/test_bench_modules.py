@@ -13,8 +13,9 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from rop import cli
-from rop.bench import comparison, engines, flops, modules, problems
+from rop.bench import comparison, engines, flops, modules, problems, processes, runner
 from rop.bench.engines.cuda_engines import TorchCuda
+from rop.bench.settings import Settings
 from rop.commands.bench import bench_settings
 from tests.bench.test_bench import answers, expected_of
 
@@ -182,6 +183,44 @@ def test_options_beside_a_module(folder: Path) -> None:
     assert (chosen.engines, chosen.batches, chosen.dtypes, chosen.rounds) == (("rop", "torch"), (9,), ("float32",), 5)
     more = bench_settings(cli.parser().parse_args([*command.split(), "--threads", "1", "--device", "cuda"]))
     assert (more.threads, more.device) == (1, "cuda")
+
+
+def test_the_process_that_is_measured_never_computes_the_reference(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise torch's peak memory would be that of the reference in float64, several times its own."""
+    started: list[tuple[processes.Client, list[dict[str, Any]]]] = []
+
+    class Watched(processes.Client):
+        def __init__(self, engine: str, *arguments: Any) -> None:
+            others = [other.engine for other, _ in started if other.process.poll() is None]
+            assert engine == "gemm" or others == ["gemm"], "the process of the reference is still alive"
+            super().__init__(engine, *arguments)
+            self.commands: list[dict[str, Any]] = []
+            started.append((self, self.commands))
+
+        def send(self, do: str, **command: Any) -> None:
+            self.commands.append({"do": do, **command})
+            super().send(do, **command)
+
+    monkeypatch.setattr(runner, "Client", Watched)
+    problem = modules.load(f"{folder}/nets.py:trains")
+    works = ("grad", "hvp_block", "jet")
+    chosen = Settings((problem,), (9,), ("float32",), ("torch",), works, rounds=1, burst=0.002)
+    result = runner.Run(chosen).run()
+    assert [row["status"] for row in result["rows"]] == ["ok"] * 3, result["failures"]
+    (gemm, _), (referee, asked), (measured, done) = started
+    assert [client.engine for client in (gemm, referee, measured)] == ["gemm", "torch", "torch"]
+    assert [command["dtype"] for command in asked if command["do"] == "prepare"] == ["float64"]
+    assert [command["dtype"] for command in done if command["do"] == "prepare"] == ["float32"]
+    computed = [(command["do"], command.get("work"), command.get("all_ways")) for command in asked[1:]]
+    assert computed == [
+        ("forget", None, None),
+        ("answer", "jet", False),
+        ("forget", None, None),
+        ("answer", "hvp_block", False),
+    ]
+    assert [command["work"] for command in done if command["do"] == "answer"] == list(works)
 
 
 @pytest.mark.thorough
