@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 TOLERANCE = {"float64": 1e-8, "float32": 1e-3}  # ‖a − b‖ / ‖b‖ against the float64 reference
-LOOSER = {"epoch": 10.0, "penalised": 100.0}  # the tolerance of a work, in tolerances: rounding adds up over the steps
+LOOSER = {"epoch": 10.0, "penalised": 100.0}  # factors of the tolerance, because rounding adds up over the steps
 
 Answer = dict[str, np.ndarray]
 

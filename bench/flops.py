@@ -1,14 +1,14 @@
-"""How many floating-point operations the R and R² recursions cannot do without.
+"""The number of floating-point operations that the R and R² recursions need.
 
 Only the products of linear and convolutional layers are counted, a multiplication and an addition each; activations,
-pools, biases and the loss are left out. A layer y = B(x, w), with parameters (w, v, 0), needs
+pools, biases and the loss are not. A layer y = B(x, w), with parameters (w, v, 0), needs
 
     order    forward                       gradient of x              gradient of w                       in all
       0      B(x⁰,w)                       Bᵀ(g⁰,w)                   ⟨g⁰,x⁰⟩                               3
       1      B(x¹,w) + B(x⁰,v)             Bᵀ(g¹,w) + Bᵀ(g⁰,v)        ⟨g¹,x⁰⟩ + ⟨g⁰,x¹⟩                     6
       2      B(x²,w) + 2B(x¹,v)            Bᵀ(g²,w) + 2Bᵀ(g¹,v)       ⟨g²,x⁰⟩ + 2⟨g¹,x¹⟩ + ⟨g⁰,x²⟩          7
 
-A product with a factor that is zero for every w and v is not counted, nor is an input gradient that nobody needs: the
+A product with a factor that is zero for every w and v is not counted, nor is an input gradient that is not used: the
 first layer costs 2, 2 and 1, because data have no tangents; the layer after it costs 5 at order 2 if only piecewise
 linear layers stand between them, because then x² = 0. A convolution's taps outside the image are not counted either.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
 
 import rop
 from rop.errors import ArgumentTypeError
@@ -51,9 +50,9 @@ STRAIGHT = (Rectifier, Pool2d, rop.AdaptiveAvgPool2d, rop.Flatten, rop.Identity,
 
 @dataclass
 class Count:
-    """One use of a linear or convolutional layer: how large a product is and how many each order needs."""
+    """One use of a linear or convolutional layer: the size of a product, and the number of them at each order."""
 
-    layer: Any
+    layer: rop.Layer
     multiplications: int  # of one product, per sample
     products: list[int] = field(default_factory=lambda: [0, 0, 0])  # at orders 0, 1, 2
 
@@ -80,8 +79,8 @@ def taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> in
     return sum(0 <= start + dilation * tap < size for start in starts for tap in range(kernel))
 
 
-def multiplications(layer: Any, shape: Shape) -> int:
-    """Of one forward product of a Linear or Conv2d layer for one sample of the given input shape."""
+def multiplications(layer: rop.Linear | rop.Conv2d, shape: Shape) -> int:
+    """The multiplications of one forward product of a layer for one sample of the given input shape."""
     if isinstance(layer, rop.Linear):
         return layer.in_features * layer.out_features
     windows = zip(shape[1:], layer.kernel_size, layer.stride, layer.padding, layer.dilation, strict=True)
@@ -107,12 +106,12 @@ def _seed(loss: rop.Loss, y: Orders) -> Orders:
 
 
 class _Walk:
-    """Forward over a graph at once, keeping what `backward` will need."""
+    """Goes forward over a graph when it is made, and keeps the orders of all values for `backward`."""
 
     def __init__(self, net: rop.Graph, shapes: dict[Node, Shape]):
         self.nodes = net.nodes
         self.orders: dict[Node, Orders] = {net.input: frozenset({0})}  # present in the value of each node
-        self.needed = {net.input: False}  # whether anybody wants the gradient of that value
+        self.needed = {net.input: False}  # whether the gradient of that value is used
         self.counts: dict[Node, Count] = {}
         for node in net.nodes[1:]:
             x = self.inputs(node)

@@ -1,9 +1,9 @@
-"""How the time of loss+grad+Hv+R² grows with width, depth and batch: what is measured, and the slopes of its lines.
+"""How the time of loss+grad+Hv+R² grows with width, depth and batch: the points that are measured, and their slopes.
 
-Cost should grow linearly in parameters, layers and samples: on logarithmic axes a line of slope 1, once fixed costs are
-outgrown. So a slope is fitted to the upper half of the points, and beside it stands the slope of the operations that
-the recursion needs, fitted to the same points: first and last layers are not like the others, so even that is not
-exactly 1.
+Cost should grow linearly in parameters, layers and samples: on logarithmic axes a line of slope 1, once it exceeds the
+fixed overhead. So a slope is fitted to the upper half of the points. The slope of the operations that the recursion
+needs is fitted to the same points for comparison: first and last layers differ from the others, so even that one is
+not exactly 1.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ AXES = (
 
 
 def abscissa(row: dict[str, Any]) -> float:
-    """What a point's slope is fitted against."""
+    """The quantity against which the slope is fitted."""
     return row["parameters"] if row["axis"] == "width" else row["value"]
 
 
 def slope(x: list[float], y: list[float]) -> float | None:
-    """Of the line through the upper half of the points (two at least), both axes logarithmic.
+    """The slope of a line fitted to the upper half of the points (at least two), with both axes logarithmic.
 
     >>> slope([1, 2, 4, 8], [5, 5, 12, 24])
     1.0

@@ -14,7 +14,7 @@ def cores() -> int:
 
 
 def machine(device: str = "cpu") -> dict[str, Any]:
-    """What the numbers were measured on."""
+    """The machine's processor, memory and system, and its GPU if that is the device."""
     cpu, memory = platform.processor(), None
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,11 +1,11 @@
-"""The problems' networks as nets of rop: what its engine runs, and what flops.py counts the products of."""
+"""The problems' networks as nets of rop, which its engine runs and whose products flops.py counts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import rop
+from rop.graph import Node
 
 from .problems import (
     Activation,
@@ -41,7 +41,8 @@ def network(layers: Sequence[Layer], input_shape: Shape) -> rop.Graph:
     return rop.Graph(x, build(layers, x, flat=len(input_shape) == 1))
 
 
-def build(layers: Sequence[Layer], x: Any, flat: bool) -> Any:
+def build(layers: Sequence[Layer], x: Node, flat: bool) -> Node:
+    """The layers applied to x; flat: x is a vector, not an image."""
     for layer in layers:
         match layer:
             case Linear(inputs, outputs, bias):

@@ -6,6 +6,8 @@ A short call (the forest net's jet, a batch of 128) is repeated in three phases:
 that occupies a core, and on a quiet machine again. Every constant of ``Pace`` is halved and doubled in turn; settings
 are interleaved, and the table shows the median over rounds of the mean time of a call in each phase. The rows "always"
 and "never" use threads for every call, or for none.
+
+It takes about four minutes, and says so when it starts. Nothing else may run on the machine meanwhile.
 """
 
 from __future__ import annotations
@@ -26,12 +28,20 @@ import rop
 from rop.devices.cpu import threads
 
 CONSTANTS = tuple(name for name in vars(threads) if name.isupper())
+SETTINGS = (
+    "as it is",
+    "always",
+    "never",
+    *(f"{constant} ×{factor:g}" for constant in CONSTANTS for factor in (0.5, 2)),
+)
+WARM_UP = 0.25  # of the seconds of a phase: calls before the first phase, while the pace makes its first choice
 PHASES = ("quiet", "beside a busy process", "quiet again")
+WAKE_SECONDS = 0.1  # until the busy process occupies its core
 Times = dict[str, list[list[float]]]  # setting -> phase -> seconds of a call, one for each round
 
 
 class Fixed(threads.Pace):
-    """A pace that never changes its mind."""
+    """A pace that always makes the same choice."""
 
     use_threads = True
 
@@ -44,7 +54,7 @@ class Fixed(threads.Pace):
 
 @contextmanager
 def setting(name: str) -> Iterator[type[threads.Pace]]:
-    """The class of paces of a setting such as "BETWEEN ×2", while its constant is changed."""
+    """The class of paces of a setting such as "OUTLIER ×2", while its constant is changed."""
     if name in ("always", "never"):
         yield type("Fixed", (Fixed,), {"use_threads": name == "always"})
         return
@@ -65,7 +75,7 @@ def busy_process() -> Iterator[None]:
     """A process that occupies one core."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        time.sleep(0.1)
+        time.sleep(WAKE_SECONDS)
         yield
     finally:
         process.kill()
@@ -81,7 +91,7 @@ def problem() -> tuple[rop.Objective, np.ndarray, np.ndarray]:
 
 
 def mean_time(f: rop.Objective, w: np.ndarray, v: np.ndarray, seconds: float) -> float:
-    """Mean seconds of a jet over so many seconds of calls."""
+    """Mean time of a jet, in seconds, over calls that take the given number of seconds together."""
     calls, start = 0, time.perf_counter()
     while (now := time.perf_counter()) - start < seconds:
         f.jet(w, v)
@@ -89,10 +99,14 @@ def mean_time(f: rop.Objective, w: np.ndarray, v: np.ndarray, seconds: float) ->
     return (now - start) / calls
 
 
+def duration(rounds: int, seconds: float) -> float:
+    """Seconds that `measure` takes, without the first call, which may compile kernels."""
+    return rounds * len(SETTINGS) * ((WARM_UP + len(PHASES)) * seconds + WAKE_SECONDS)
+
+
 def measure(rounds: int, seconds: float) -> Times:
     """Mean times of every setting in every phase, interleaved over rounds."""
-    varied = [f"{constant} ×{factor:g}" for constant in CONSTANTS for factor in (0.5, 2)]
-    times: Times = {name: [[] for _ in PHASES] for name in ("as it is", "always", "never", *varied)}
+    times: Times = {name: [[] for _ in PHASES] for name in SETTINGS}
     f, w, v = problem()
     f.jet(w, v)
     space: Any = f._workspace
@@ -101,7 +115,7 @@ def measure(rounds: int, seconds: float) -> Times:
             with setting(name) as pace:
                 for bound in space.passes():
                     bound.pace = pace()
-                mean_time(f, w, v, seconds / 4)
+                mean_time(f, w, v, WARM_UP * seconds)
                 phases[0].append(mean_time(f, w, v, seconds))
                 with busy_process():
                     phases[1].append(mean_time(f, w, v, seconds))
@@ -127,6 +141,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of calls in each phase")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    minutes = duration(arguments.rounds, arguments.seconds) / 60
+    print(f"{len(SETTINGS)} settings, about {minutes:.1f} minutes", file=sys.stderr)
     text = table(measure(arguments.rounds, arguments.seconds))
     print(text)
     if arguments.out:

@@ -1,4 +1,4 @@
-"""The workers as the runner sees them: a process for each engine, with the same number of threads."""
+"""The runner's end of the workers: a process for each engine, with the same number of threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-# Variables that say how threads wait; every engine is left to its own way of waiting.
+# Variables that say how threads wait. They are removed, so that every engine uses its own default.
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "OMP_PROC_BIND", "OMP_DYNAMIC")
 
 
@@ -39,7 +39,7 @@ class Client:
 
     def send(self, do: str, **command: Any) -> None:
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # receive() says why
+        with contextlib.suppress(BrokenPipeError):  # receive() reports why
             self.process.stdin.write(json.dumps({"do": do, **command}) + "\n")
             self.process.stdin.flush()
 
@@ -60,7 +60,7 @@ class Client:
         return self.receive()
 
     def hang_up(self) -> None:
-        """A worker that is idle ends by this."""
+        """Close the worker's standard input, which ends it when it is idle."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -78,9 +78,9 @@ class Client:
 
 
 def environment_for(threads: int) -> dict[str, str]:
-    """The same number of threads by every name it has; cores are limited by worker.py as well.
+    """The environment of a worker: all variables for the number of threads are set; worker.py limits the cores too.
 
-    How threads wait is left to each engine: OMP_WAIT_POLICY=passive makes torch several times slower on small nets.
+    Each engine chooses how its threads wait: OMP_WAIT_POLICY=passive makes torch several times slower on small nets.
     """
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NPROC")
     flags = os.environ.get("XLA_FLAGS", "") + f" --xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"
@@ -94,7 +94,7 @@ def environment_for(threads: int) -> dict[str, str]:
 
 
 def close(clients: Iterable[Client]) -> None:
-    """End all of them at once: those still at work after two seconds are stopped."""
+    """End all of them together; those that are still busy after two seconds are killed."""
     clients, until = list(clients), time.monotonic() + 2
     for client in clients:
         client.hang_up()

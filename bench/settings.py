@@ -1,4 +1,4 @@
-"""What a run of the benchmark measures: problems, batch sizes, precisions, engines, works, and for how long."""
+"""The settings of a run: problems, batch sizes, precisions, engines, works, and the time spent on each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUICK_WORKS = ("grad", "hvp", "jet", "step", "epoch", "penalised")
 
 @dataclass(frozen=True)
 class Settings:
-    """What is measured: all combinations, or a `thin` selection with float64 and the longer works at one batch."""
+    """All combinations are measured, or a `thin` selection: float64 and the longer works at one batch size only."""
 
     problems: tuple[Problem, ...] = MAIN
     batches: tuple[int, ...] = (32, 128, 512)
@@ -26,8 +26,8 @@ class Settings:
     device: str = "cpu"  # or "cuda": rop and torch on a GPU
     rounds: int = 9
     burst: float = 0.03  # seconds of one turn
-    patience: float = 6.0  # seconds for the timing of a row: of long calls there are fewer turns, at least 3
-    epoch_steps: int = 0  # most steps of an epoch; 0: all of them
+    patience: float = 6.0  # seconds for the timing of a row; long calls get fewer turns, but at least 3
+    epoch_steps: int = 0  # the largest number of steps of an epoch; 0: all of them
     thin: bool = False
     growth: bool = False  # also growth with width, depth and batch
 
@@ -35,10 +35,11 @@ class Settings:
         return replace(self, threads=self.threads or cores())
 
     def steps(self, problem: Problem, batch: int, work: str = "epoch") -> int:
-        """Of an epoch; the last partial batch is left out."""
+        """The number of steps of an epoch, without a last partial batch."""
         return min(problem.rows // batch, self.epoch_steps or problem.rows, EPOCHS[work] or problem.rows)
 
     def works_at(self, problem: Problem, batch: int, dtype: str) -> tuple[str, ...]:
+        """The works that are measured for a problem at this batch size and precision."""
         works = [work for work in self.works if work not in EPOCHS or self.steps(problem, batch)]
         if self.thin:
             main_batch, main_dtype = batch == middle(self.batches), dtype == self.dtypes[0]
@@ -50,7 +51,7 @@ class Settings:
 
 
 def middle(batches: Iterable[int]) -> int:
-    """The batch size that stands for all of them."""
+    """The batch size that represents all of them: 128, or else the median."""
     known = sorted(set(batches))
     return 128 if 128 in known else known[len(known) // 2]
 
@@ -76,7 +77,7 @@ def quick(settings: Settings) -> Settings:
 
 
 def on_cuda(settings: Settings) -> Settings:
-    """The same on a GPU, as far as engines and works can use one."""
+    """The same on a GPU, with the engines and works that can use one."""
     from .engines.cuda_engines import WORKS as ABLE
 
     return replace(

@@ -11,12 +11,12 @@ from .engines import UNITS
 from .settings import Settings
 from .worker import fitting
 
-HOPELESS = 1.5  # a way that is slower than the engine's best one by this factor when it is tried out is not timed
-PAUSE = 0.02  # seconds between bursts: by then the threads of the engine before have stopped spinning
+HOPELESS = 1.5  # a way whose trial is slower than the engine's best by this factor is not timed
+PAUSE = 0.02  # seconds between bursts, after which the threads of the previous engine have stopped spinning
 
 
 class Worker(Protocol):
-    """A worker as far as it is needed here; see processes.Client."""
+    """The only method of processes.Client that timing needs."""
 
     def ask(self, do: str, **command: Any) -> dict[str, Any]:
         """The answer to a command."""
@@ -53,7 +53,7 @@ def time_in_turns(
 
 
 def burst(client: Worker, work: str, way: str, seconds: float, budget: float) -> list[float]:
-    """One turn of a way whose calls take about that many seconds. Long calls need no warm-up: nothing stays cold."""
+    """Times of one turn of a way, whose calls take about `seconds`. Calls longer than the budget need no warm-up."""
     calls, warm = fitting(seconds, budget), seconds < budget
     return client.ask("time", work=work, way=way, calls=calls, warm=warm)["seconds"]
 

@@ -28,10 +28,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# of an epoch, when answers are compared: later, rounding has taken precisions too far apart
+# Steps of an epoch when answers are compared: over more of them, rounding drives the two precisions too far apart.
 CHECKED_STEPS = {"epoch": 100, "penalised": 10}
-WARM_UP = 3, 0.005  # before the first call that is recorded: so many calls, but no further one after so many seconds
-TRIAL = 0.05  # how many seconds a way is tried out, if a call is not longer
+WARM_UP = 3, 0.005  # calls before the first recorded one, and the seconds after which no further one is made
+TRIAL = 0.05  # seconds for which a way is tried out, if a call is not longer
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,8 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner hears it and ends us
-    out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # whatever a library prints must not get between the answers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the runner receives it too, and ends this process
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")  # output of libraries must not mix with the answers
     os.dup2(2, 1)
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
@@ -172,12 +172,12 @@ def timed(call: Callable[[int], Any], calls: int, warm: bool = True) -> list[flo
 
 
 def fitting(seconds_per_call: float, budget: float) -> int:
-    """How many calls fit the budget: at least 1, at most 2000."""
+    """The number of calls that fit the budget: at least 1, at most 2000."""
     return max(1, min(2000, round(budget / max(seconds_per_call, 1e-9))))
 
 
 def release_memory() -> None:
-    """Gives freed memory back to the system, so that a peak does not count what an earlier work has used."""
+    """Returns freed memory to the system, so that a peak does not include memory of an earlier work."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)

@@ -1,10 +1,10 @@
 """Engines: each computes the same works on the same problem, in the form that suits it best.
 
-A work is a method that runs once and returns when the result is there. It takes the number of the repetition, because
-repetitions alternate between two points and two directions: what an engine may keep is said by the work, not by luck.
+A work is a method that runs once and returns when its result is complete. It takes the number of the repetition,
+because repetitions alternate between two points and two directions: an engine can reuse only what the work allows.
 
     grad         loss, ∇f                        at a fresh w
-    hvp          H v                             for a fresh v at a fixed w, whatever can be kept of w being kept
+    hvp          H v                             for a fresh v at a fixed w, whose base pass may be kept
     hvp_block    H v for a block of 8 v          the same, together; times are per vector
     jet          loss, ∇f, H v, vᵀ∇H v           at a fresh w
     at_hvp_r2    the same by three calls         (rop only: f.at(w), .hvp(v), .r2(v))
@@ -15,10 +15,16 @@ repetitions alternate between two points and two directions: what an engine may 
 
 A step is, with μ, K and rate from `Step`: loss and g = ∇f(w); ten times u = H v, λ = uᵀv, each but the first after
 v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign(λ)·1[|λ| > K]·r; w′ = w − rate·p. It gives
-(loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w, w′. What is compared is not w′ but
-(w − w′)/rate, lest ‖w‖ hide an error in p.
+(loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w, w′. Answers are compared by (w − w′)/rate
+instead of w′, because a large ‖w‖ would hide an error in p.
 
 An engine may have several ways to do a work; all of them are checked, and the one with the best median counts.
+
+    parts.py         torch and JAX: vectors as lists of arrays
+    layers.py        torch and JAX: the walk over a problem's layers
+    *_layers.py      how each of them computes a layer
+    jax_products.py  the functions that JAX compiles
+    *_engine.py      the engines; cuda_engines.py has those for a GPU
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -56,9 +62,9 @@ RETURNS = {  # the quantities of each work
     "epoch": ("loss", "p"),
     "penalised": ("loss", "p"),
 }
-EPOCHS = {"epoch": 0, "penalised": 300}  # works that go over many batches → at most so many steps; 0: any number
-SAME = {"at_hvp_r2": "jet", "step_python": "step"}  # works of rop alone → those that give the same
-UNITS = {"hvp_block": BLOCK}  # a call does so many units of the work; times are per unit
+EPOCHS = {"epoch": 0, "penalised": 300}  # works over many batches → the largest number of steps; 0: no limit
+SAME = {"at_hvp_r2": "jet", "step_python": "step"}  # works that only rop has → works with the same results
+UNITS = {"hvp_block": BLOCK}  # units of the work in a call; times are per unit
 ENGINES = {  # name → class, and the module it needs
     "rop": ("rop_engine.Rop", "rop"),
     "torch": ("torch_engine.Torch", "torch"),
@@ -66,6 +72,9 @@ ENGINES = {  # name → class, and the module it needs
     "jax": ("jax_engine.Jax", "jax"),
 }
 ON_CUDA = {"rop": "cuda_engines.RopCuda", "torch": "cuda_engines.TorchCuda"}  # those that can use a GPU
+
+
+Kept = TypeVar("Kept")
 
 
 class Step:
@@ -78,12 +87,12 @@ class Step:
 
 
 class Engine:
-    """What worker.py asks of an engine. A subclass has `prepare` and one method per way of doing a work."""
+    """The interface that worker.py calls. A subclass has `prepare` and one method per way of doing a work."""
 
     #: work → the names of the methods that do it
     ways: dict[str, tuple[str, ...]] = {}
 
-    #: the rows of an epoch, and how many steps over them are done
+    #: the number of rows in the data of an epoch, and of steps over them
     rows, steps = 0, 0
 
     def __init__(self, threads: int):
@@ -99,26 +108,26 @@ class Engine:
         self.forget()
 
     def tune(self, work: str) -> None:
-        """Whatever must be found out before the first call of a work, which is timed."""
+        """Measurements that an engine makes for itself, before the first call of a work is timed."""
 
     def run(self, way: str, repetition: int) -> Any:
         return getattr(self, way)(repetition)
 
-    def keep(self, name: str, make: Callable[[], Any]) -> Any:
-        """What is made once and kept between calls."""
+    def keep(self, name: str, make: Callable[[], Kept]) -> Kept:
+        """The value that `make` returned at the first call with this name."""
         if name not in self.kept:
             self.kept[name] = make()
         return self.kept[name]
 
     def forget(self) -> None:
-        """Let go of what is kept between calls."""
+        """Release everything that `keep` holds."""
         self.kept = {}
 
     def epoch_data(self) -> Epoch:
         return self.keep("epoch data", lambda: self.problem.epoch(self.rows, self.dtype))
 
     def order(self, repetition: int) -> np.ndarray:
-        """The samples of an epoch, the last partial batch left out."""
+        """The indices of the rows of an epoch in their order, without a last partial batch."""
         return self.epoch_data().orders[repetition % 2][: self.steps * self.batch]
 
     def flat(self, quantity: Any) -> np.ndarray:

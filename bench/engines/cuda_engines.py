@@ -1,4 +1,4 @@
-"""rop and PyTorch on a GPU: parameters, directions and results stay in its memory, a call ends when it has ended."""
+"""rop and PyTorch on a GPU: points, directions and results stay in its memory, and every call waits for its end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .torch_engine import Torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-WORKS = ("grad", "hvp", "hvp_block", "jet", "at_hvp_r2")  # what has no loop around it that belongs to the CPU
+WORKS = ("grad", "hvp", "hvp_block", "jet", "at_hvp_r2")  # steps and epochs are loops on the CPU
 
 
 class RopCuda(Rop):

@@ -1,4 +1,4 @@
-"""rop itself, by its public interface."""
+"""rop: single calls by its public interface, steps and epochs by the compiled steps of rop/training."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from rop.training.report import Report
 
 from ..problems import Data, Problem
 from . import Engine, Step
+
+StepResult = tuple[float, float, np.ndarray, np.ndarray]  # loss, λ, w′, v
 
 
 class Rop(Engine):
@@ -37,30 +39,30 @@ class Rop(Engine):
         numba.set_num_threads(self.threads)
         self.f = objective(problem, dtype, data)
         self.points, self.directions = data.points, data.directions
-        if not problem.training and problem.state():  # compiled steps train: batchnorm takes the batch's statistics
+        if not problem.training and problem.state():  # in compiled steps batchnorm uses the batch's statistics
             self.ways = {**self.ways, "step": ("step_python",)}
 
-    def point(self) -> Any:
+    def point(self) -> rop.Point:
         return self.keep("point", lambda: self.f.at(self.points[0]))
 
-    def grad(self, repetition: int) -> Any:
+    def grad(self, repetition: int) -> tuple[float, np.ndarray]:
         p = self.f.at(self.points[repetition % 2])
         return p.loss, p.grad
 
-    def hvp(self, repetition: int) -> Any:
+    def hvp(self, repetition: int) -> np.ndarray:
         return self.point().hvp(self.directions[repetition % 2])
 
-    def hvp_block(self, repetition: int) -> Any:
+    def hvp_block(self, repetition: int) -> np.ndarray:
         blocks = self.keep("blocks", lambda: self.problem.blocks(self.dtype))
         return self.point().hvp(blocks[repetition % 2])
 
-    def vectors(self, result: Any) -> np.ndarray:
+    def vectors(self, result: np.ndarray) -> np.ndarray:
         return self.flat(result.T)
 
-    def jet(self, repetition: int) -> Any:
+    def jet(self, repetition: int) -> rop.Jet:
         return self.f.jet(self.points[repetition % 2], self.directions[repetition % 2])
 
-    def at_hvp_r2(self, repetition: int) -> Any:
+    def at_hvp_r2(self, repetition: int) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
         v = self.directions[repetition % 2]
         p = self.f.at(self.points[repetition % 2])
         return p.loss, p.grad, p.hvp(v), p.r2(v)
@@ -81,7 +83,7 @@ class Rop(Engine):
             regularizer=penalty,
         )
 
-    def step(self, repetition: int) -> Any:
+    def step(self, repetition: int) -> StepResult:
         d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
         restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         d.begin(self.keep("samples", lambda: np.arange(self.batch)))
@@ -89,7 +91,7 @@ class Rop(Engine):
         v = d.arrays["v"].copy()
         return loss, np.dot(d.arrays["u"], v), d.w, v  # the report has |λ|
 
-    def step_python(self, repetition: int) -> Any:
+    def step_python(self, repetition: int) -> StepResult:
         w, v = self.points[repetition % 2], self.directions[repetition % 2]
         p = self.f.at(w)
         u = p.hvp(v)
@@ -102,17 +104,18 @@ class Rop(Engine):
             direction += (Step.MU * np.sign(eigenvalue)) * p.r2(v)
         return p.loss, eigenvalue, w - w.dtype.type(Step.RATE) * direction, v
 
-    def steps_over_rows(self, repetition: int, mu: float) -> Any:
+    def steps_over_rows(self, repetition: int, mu: float) -> tuple[float, np.ndarray]:
+        """The mean loss of the steps of an epoch, and the last w."""
         data = self.epoch_data()
         d = self.keep(f"epochs {mu}", lambda: self.descent(data.x, data.y, mu))
         restart(d, self.points[repetition % 2], self.directions[repetition % 2])
         reports = d.run(0, d.begin(self.order(repetition)), rate=Step.RATE, mu=mu)
         return reports[:, Report.LOSS].mean(), d.w
 
-    def epoch(self, repetition: int) -> Any:
+    def epoch(self, repetition: int) -> tuple[float, np.ndarray]:
         return self.steps_over_rows(repetition, 0.0)
 
-    def penalised(self, repetition: int) -> Any:
+    def penalised(self, repetition: int) -> tuple[float, np.ndarray]:
         return self.steps_over_rows(repetition, Step.MU)
 
 
@@ -123,5 +126,5 @@ def objective(problem: Problem, dtype: str, data: Data, device: str = "cpu") -> 
 
 
 def restart(d: CompiledSteps, w: np.ndarray, v: np.ndarray) -> None:
-    """A descent goes on where it stopped; here it starts again."""
+    """Start again from w and v, because compiled steps continue where the last ones stopped."""
     d.arrays["w"][:], d.arrays["v"][:], d.arrays["u"][:] = w, v, 0
