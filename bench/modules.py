@@ -19,7 +19,7 @@ import importlib.util
 import random
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,20 +44,21 @@ from .engines.torch_layers import written_out
 
 USUAL_BATCH = 128
 STEP = 0.01  # from the module's parameters to the second point, relative to their size
+TorchLoss = Callable[[Tensor, Tensor], Tensor]  # a module, or a function of torch.nn.functional
 RESULTS = "a module, (module, x), (module, x, y) or (module, x, y, loss)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ModuleProblem(Problem):
     """The module with its data; arrays are float64, labels int64."""
 
-    module: Any = None
-    traced: Any = None
-    x: Any = None
-    y: Any = None
-    torch_loss: Any = None
+    module: nn.Module
+    traced: Traced
+    x: np.ndarray
+    y: np.ndarray
+    torch_loss: TorchLoss
 
-    alone = False  # torch is loaded to read the module
+    alone = False  # the process of rop has torch loaded too, to read the module
 
     @property
     def training(self) -> bool:  # type: ignore[override]
@@ -84,8 +85,8 @@ class ModuleProblem(Problem):
         return [Parameter(slot.shape) for slot in self.network().slots]
 
     def data(self, batch: int, dtype: str) -> Data:
-        """The rows that the function gave, again and again if there are too few; the module's own parameters and some
-        near them."""
+        """The rows that the function returned, repeated if there are too few; the first point is the module's own
+        parameters, the second is near it."""
         rng = np.random.default_rng(20_240_501)
         rows = np.arange(batch) % len(self.x)
         y = self.y[rows] if self.y.dtype.kind == "i" else self.y[rows].astype(dtype)
@@ -94,6 +95,7 @@ class ModuleProblem(Problem):
         return Data(self.x[rows].astype(dtype), y, (w.astype(dtype), w_next.astype(dtype)), self.directions(rng, dtype))
 
     def fingerprint(self) -> int:
+        """A checksum of parameters and data."""
         return zlib.crc32(b"".join(part.tobytes() for part in (self.traced.vector(), self.x, self.y)))
 
 
@@ -119,7 +121,7 @@ def _function(name: str) -> Callable[[], Any]:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    sys.path.insert(0, str(file.resolve().parent))  # for what stands beside it
+    sys.path.insert(0, str(file.resolve().parent))  # for imports from its own folder
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
@@ -173,7 +175,7 @@ def _problem(name: str, parts: tuple[Any, ...]) -> ModuleProblem:
 
 
 def _example(traced: Traced) -> np.ndarray:
-    """Random inputs, where the first layer says how many numbers a sample has."""
+    """Random inputs of the size that a linear first layer takes."""
     first = traced.net.nodes[1].layer
     if not isinstance(first, rop.Linear):
         raise rop.ArgumentError(
@@ -192,7 +194,8 @@ def _floats(what: str, value: Any) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _targets(y: Any, loss: Any, batch: int, output: Shape) -> tuple[np.ndarray, Any]:
+def _targets(y: Any, loss: Any, batch: int, output: Shape) -> tuple[np.ndarray, TorchLoss]:
+    """The targets as an array, and the loss, each with its default where the function returned none."""
     if isinstance(loss, rop.Loss):
         raise rop.ArgumentError(f"expected a loss of torch, which torch can run as well, got {loss!r}")
     if y is None:
@@ -212,14 +215,14 @@ def _targets(y: Any, loss: Any, batch: int, output: Shape) -> tuple[np.ndarray, 
 
 # --------------------------------------------------------------------------------------------------- how torch runs it
 class Modules:
-    """Copies of the module at both points, so that torch runs it as everybody does, by module(x).
+    """Copies of the module at both points, so that torch runs it in the usual way, by module(x).
 
-    fused: as it is. exact: with batchnorm written out, because the third derivative of torch's own is wrong in training
-    mode; the parameters are those of the fused one.
+    ``fused`` are copies without changes. In ``exact`` batchnorm is written out, because the third derivative of torch's
+    own is wrong in training mode; both share their parameters.
     """
 
     def __init__(self, problem: ModuleProblem, points: list[list[Tensor]]):
-        like = points[0][0]  # its precision and device, for buffers and the loss's weights too
+        like = points[0][0]  # gives precision and device to buffers and to the loss's weights too
         names = {id(tensor): name for name, tensor in problem.module.named_parameters()}
         self.names = [names[id(tensor)] for tensor in problem.traced.parameters]
         self.loss = copy.deepcopy(problem.torch_loss)
@@ -235,7 +238,8 @@ class Modules:
                 )
         self.exact = [_written_out(module) for module in self.fused]
 
-    def outputs(self, parameters: Any, x: Tensor, exact: bool) -> Tensor:
+    def outputs(self, parameters: Sequence[Tensor], x: Tensor, exact: bool) -> Tensor:
+        """The outputs of the copy that owns the parameters, or of a functional call with others."""
         modules = self.exact if exact else self.fused
         for own, module in zip(self.leaves, modules, strict=True):
             if own is parameters:

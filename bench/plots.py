@@ -1,14 +1,19 @@
-"""Draws what runner.py measured: time by engine, cost relative to a gradient, growth."""
+"""Plots of the results of runner.py: time by engine, cost relative to a gradient, growth."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import growth
 from .engines import ENGINES
 from .report import Row, slower
 from .settings import middle
+
+if TYPE_CHECKING:  # matplotlib is needed only for a plot
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 COLOURS = {"rop": "#0072b2", "torch": "#d55e00", "torch.func": "#e69f00", "jax": "#009e73"}
 
@@ -36,7 +41,7 @@ def plots(result: dict[str, Any], folder: Path, name: str = "") -> list[Path]:
     return written
 
 
-def _figure(panels: int, columns: int = 3) -> tuple[Any, list[Any]]:
+def _figure(panels: int, columns: int = 3) -> tuple[Figure, list[Axes]]:
     from matplotlib.figure import Figure
 
     across, down = min(panels, columns), -(-panels // columns)
@@ -47,7 +52,7 @@ def _figure(panels: int, columns: int = 3) -> tuple[Any, list[Any]]:
     return figure, axes[:panels]
 
 
-def _legend(figure: Any, axes: Any, title: str) -> None:
+def _legend(figure: Figure, axes: Axes, title: str) -> None:
     """One legend for all panels, above them."""
     handles, labels = axes.get_legend_handles_labels()
     place = {"loc": "outside upper center", "ncols": len(labels)}
@@ -62,8 +67,8 @@ def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
 
 
-def _plain_ticks(axis: Any, values: list[int]) -> None:
-    """The measured values themselves as ticks of a logarithmic axis, as many as there is room for."""
+def _plain_ticks(axis: Axis, values: list[int]) -> None:
+    """The measured values themselves as ticks of a logarithmic axis, six at most."""
     from matplotlib.ticker import NullLocator
 
     shown = values[:: -(-len(values) // 6)]
@@ -71,7 +76,7 @@ def _plain_ticks(axis: Any, values: list[int]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def _time(rows: list[Row]) -> Any:
+def _time(rows: list[Row]) -> Figure | None:
     """Jets and steps by engine, one group of bars per problem, the limit as a line; an epoch beside them."""
     if not rows:
         return None
@@ -89,7 +94,7 @@ def _time(rows: list[Row]) -> Any:
     lines = [works for works in lines if works]
     figure = Figure(figsize=(max(6.0, 2.0 + 1.1 * len(by_work["jet"])), 0.9 + 2.9 * len(lines)), layout="constrained")
     grid = figure.add_gridspec(len(lines), 1)
-    panels: dict[str, Any] = {}
+    panels: dict[str, Axes] = {}
     for k, works in enumerate(lines):
         across = grid[k].subgridspec(1, len(works), width_ratios=[len(by_work[work]) + 0.3 for work in works])
         panels.update({work: figure.add_subplot(across[j]) for j, work in enumerate(works)})
@@ -99,7 +104,7 @@ def _time(rows: list[Row]) -> Any:
     return figure
 
 
-def _bars(axes: Any, work: str, chosen: list[Row]) -> None:
+def _bars(axes: Axes, work: str, chosen: list[Row]) -> None:
     """Times of one work: a group of bars per problem, a bar per engine, the limit as a dotted line."""
     names = _names(chosen)
     width = 0.84 / len(names)
@@ -117,7 +122,7 @@ def _bars(axes: Any, work: str, chosen: list[Row]) -> None:
             k + 0.45,
             colors="black",
             linestyles=(0, (1, 1)),
-            label=None if k else "limit of the machine",
+            label="" if k else "limit of the machine",
         )
     axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen])
     whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
@@ -134,8 +139,8 @@ def _bars(axes: Any, work: str, chosen: list[Row]) -> None:
     axes.set_ylabel("ms")
 
 
-def _relative(rows: list[Row]) -> Any:
-    """What Hv and the whole jet cost in gradients of the same engine."""
+def _relative(rows: list[Row]) -> Figure | None:
+    """The cost of Hv and of the whole jet, in gradients of the same engine."""
     if not {"grad", "hvp", "jet"} <= {row["work"] for row in rows}:
         return None
     batch = middle(row["batch"] for row in rows)
@@ -160,7 +165,7 @@ def _relative(rows: list[Row]) -> Any:
     return figure
 
 
-def _lines(axes: Any, points: list[tuple[float, Row]]) -> None:
+def _lines(axes: Axes, points: list[tuple[float, Row]]) -> None:
     """Time over one quantity: a line per engine, the limit dotted."""
     for name in ENGINES:
         at = [(x, 1e3 * row["engines"][name]["median_s"]) for x, row in points if name in row["engines"]]
@@ -171,7 +176,7 @@ def _lines(axes: Any, points: list[tuple[float, Row]]) -> None:
     axes.grid(which="major", linewidth=0.4)
 
 
-def _batch(rows: list[Row]) -> Any:
+def _batch(rows: list[Row]) -> Figure | None:
     """Growth with the batch, problem by problem."""
     jets = [row for row in rows if row["work"] == "jet"]
     if len({row["batch"] for row in jets}) < 2:
@@ -188,7 +193,7 @@ def _batch(rows: list[Row]) -> Any:
     return figure
 
 
-def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Any:
+def _growth(rows: list[Row], slopes: list[dict[str, Any]]) -> Figure | None:
     """Growth with width, depth and batch."""
     axes_measured = [axis for axis in growth.AXES if any(row["axis"] == axis.name for row in rows)]
     if not axes_measured:

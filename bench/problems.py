@@ -1,8 +1,8 @@
 """Benchmark problems as plain data: layers, input shape, loss, and random numbers from a fixed seed.
 
 A network is a tuple of the records below. Each engine turns it into its own form, so there is one description of
-each problem and nothing for two engines to disagree about. Parameters stand in one flat vector in the order in which
-they are met, weight before bias, a residual's body before its shortcut: the order of torch's `parameters()`.
+each problem that all engines share. Parameters are stored in one flat vector in the order of the layers, weight before
+bias, a residual's body before its shortcut: the order of torch's `parameters()`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,20 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
 
+if TYPE_CHECKING:
+    import rop
+
 Shape = tuple[int, ...]
 BLOCK = 8  # directions of `hvp_block`
 LOSSES = ("cross_entropy", "mse")
 POOLS = ("max", "avg")
-ROWS = 371_847  # of an epoch on the forest data, as large as the training part of the real set
+ROWS = 371_847  # rows of an epoch on the forest data, as many as the training part of the real set has
 
 
 # ------------------------------------------------------------------------------------------------------ the vocabulary
@@ -80,7 +83,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class BatchNorm:
-    """With the statistics of the batch, and with γ and β."""
+    """Normalises by the statistics of the batch, and has γ and β."""
 
     channels: int
     eps: float = 1e-5
@@ -96,7 +99,7 @@ class Residual:
 
 @dataclass(frozen=True)
 class Concat:
-    """The branches side by side along the channels."""
+    """Concatenates the outputs of its branches along the channels."""
 
     branches: tuple[tuple[Layer, ...], ...]
 
@@ -120,7 +123,7 @@ class Epoch(NamedTuple):
 
 
 class Data(NamedTuple):
-    """Inputs of one measurement. Two points and two directions, so that no engine can keep an answer from last time."""
+    """Inputs of one measurement: two points and two directions, so that no engine can reuse its last answer."""
 
     x: np.ndarray
     y: np.ndarray
@@ -135,27 +138,27 @@ class Problem:
     input_shape: Shape
     layers: tuple[Layer, ...]
     loss: str = "cross_entropy"  # or "mse"
-    rows: int = 0  # of an epoch; 0: the problem has none
+    rows: int = 0  # rows of an epoch; 0: the problem has no epochs
 
     training = True  # whether batchnorm uses the statistics of the batch
-    alone = True  # whether the process of rop has no rival loaded, so that its memory can be compared
+    alone = True  # whether rop's process has no other engine's library loaded, so that its memory can be compared
 
     def __post_init__(self) -> None:
         _check_name("loss", self.loss, LOSSES)
 
-    def network(self) -> Any:
-        """The net of rop."""
+    def network(self) -> rop.Graph:
+        """The problem's network as a net of rop."""
         from . import networks
 
         return networks.network(self.layers, self.input_shape)
 
-    def rop_loss(self) -> Any:
+    def rop_loss(self) -> rop.Loss:
         from . import networks
 
         return networks.LOSSES[self.loss]()
 
     def state(self) -> dict[str, np.ndarray] | None:
-        """Running statistics of batchnorm, for those that do not train."""
+        """Running statistics of batchnorm, for a network in evaluation mode."""
         return None
 
     def runs_on(self, engine: str) -> bool:
@@ -206,8 +209,8 @@ def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
         raise ArgumentError(f"bench: unknown {what} {name!r}; known: {', '.join(known)}")
 
 
-def refuse_layer(layer: Any) -> NoReturn:
-    """For whatever turns a problem's layers into something else and meets one that it does not know."""
+def refuse_layer(layer: object) -> NoReturn:
+    """Raises the error for a layer that a function over a problem's layers has no case for."""
     raise ArgumentTypeError(
         f"bench: expected a layer of bench/problems.py, got {layer!r}; every engine, parameters_of "
         "and shape_after need a case for a new one"
@@ -325,7 +328,7 @@ MAIN = (
 
 
 def _image(name: str, about: str, layer: Layer) -> Problem:
-    """A layer on images, after a 1×1 convolution that gives its input a tangent, before the cheapest curved end."""
+    """A layer on images. A 1×1 convolution gives its input a tangent, the loss of a small linear layer curvature."""
     channels = shape_after((layer,), (8, 12, 12))[0]
     ends = (GlobalAvgPool(), Flatten(), Linear(channels, 10))
     return Problem(f"layer-{name}", about, (8, 12, 12), (Conv(8, 8, 1), layer, *ends))
@@ -362,7 +365,7 @@ _MODULE = re.compile(r".+\.py:\w+")  # a file and a function in it
 
 
 def find(name: str) -> tuple[Problem, ...]:
-    """The problems of a name: one problem, a group, an MLP made to measure, or `file.py:function` for a torch module.
+    """The problems of a name: one problem, a group, an MLP of given widths, or `file.py:function` for a torch module.
 
     >>> [p.name for p in find("forest")], len(find("main"))
     (['forest'], 6)

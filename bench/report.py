@@ -1,4 +1,4 @@
-"""Shows and saves what runner.py measured: lines while it runs, tables, what was aimed at, JSON."""
+"""Shows and saves the results of runner.py: lines while it runs, tables, goals, JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TORCH = ("torch", "torch.func")
 
 
 class Goal(NamedTuple):
-    """How many times faster than the better of two rivals rop is to be, and how much of the limit it is to reach."""
+    """How many times faster than torch (the faster of its engines) and JAX rop is to be, and its part of the limit."""
 
     problem: str
     work: str
@@ -51,7 +51,7 @@ def size(count: float) -> str:
 
 
 def about(row: Row) -> str:
-    """The work of a row, for people."""
+    """The work of a row, as tables name it."""
     short = row.get("steps", 0) < row.get("all_steps", 0)
     return WORKS[row["work"]] + (f", {row['steps']} of its {row['all_steps']} steps" if short else "")
 
@@ -64,7 +64,7 @@ def slower(row: Row, engine: str, rows: list[Row], key: str = "median_s") -> flo
 
 
 def measured(row: Row, engine: str, rows: list[Row]) -> dict[str, Any] | None:
-    """The measurement of an engine; beside a work that only rop has stands the others' that gives the same."""
+    """The measurement of an engine; for a work that only rop has, that of the work with the same results."""
     if engine not in row["engines"] and row["work"] in SAME:
         other = find(rows, row["problem"], row["batch"], row["dtype"], SAME[row["work"]])
         return other["engines"].get(engine) if other else None
@@ -130,7 +130,7 @@ def memory_table(result: dict[str, Any]) -> Table:
 
 
 def below(row: Row) -> bool | None:
-    """Whether the process of rop needed less memory than that of torch; None where it had to load torch itself."""
+    """Whether the process of rop needed less memory than that of torch; None where it has torch loaded too."""
     if not row.get("alone", True):
         return None
     ours, theirs = row["engines"].get("rop"), row["engines"].get("torch")
@@ -138,7 +138,7 @@ def below(row: Row) -> bool | None:
 
 
 def growth_table(result: dict[str, Any]) -> Table:
-    """The slopes."""
+    """The slopes of the times and of the operations."""
     head = ["growth with", "engine", "points", "slope of its time", "of the operations", "against"]
     body = [
         [
@@ -155,7 +155,7 @@ def growth_table(result: dict[str, Any]) -> Table:
 
 
 def goals(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was measured beside what was aimed at; rows that were not run, or run shortened, are left out or say so."""
+    """The goals with the measurements; a goal without a row is left out, a shortened row says so."""
     entries = []
     for goal in GOALS:
         row = find(result["rows"], goal.problem, 128, "float32", goal.work)
@@ -200,7 +200,7 @@ def mark(met: bool | None) -> str:
 
 
 def remarks(result: dict[str, Any]) -> list[str]:
-    """What is promised beside the times: memory below torch's, a block of vectors cheaper than single ones."""
+    """The promises other than times: memory below torch's, a block of vectors cheaper than single ones."""
     lines = []
     rows = [row for row in result["rows"] if row["status"] == "ok"]
     judged = {f"{r['problem']} {r['batch']} {r['dtype']}": below(r) for r in rows if r["work"] == "jet"}

@@ -26,7 +26,10 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .engines import Engine
 
 # Steps of an epoch when answers are compared: over more of them, rounding drives the two precisions too far apart.
 CHECKED_STEPS = {"epoch": 100, "penalised": 10}
@@ -64,6 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 class Worker:
     """The commands; each returns its answer."""
 
+    engine: Engine  # "gemm" has none: it only multiplies matrices
     import_seconds = 0.0
     steps = 0
 
@@ -71,14 +75,13 @@ class Worker:
         import numpy
 
         self.numpy, self.device = numpy, device
-        self.engine: Any = None
         if engine != "gemm":
             from . import engines
 
             self.engine = engines.make(engine, threads, device)
 
     def hello(self) -> dict[str, Any]:
-        versions = {"numpy": self.numpy.__version__, **(self.engine.versions() if self.engine else {})}
+        versions = {"numpy": self.numpy.__version__, **self.engine.versions()}
         return {"versions": versions, "import_s": self.import_seconds}
 
     def prepare(self, problem: str, batch: int, dtype: str, steps: int = 0) -> dict[str, Any]:
@@ -98,7 +101,8 @@ class Worker:
         return min(self.steps, EPOCHS.get(work, 0) or self.steps)
 
     def answer(self, work: str, file: str, all_ways: bool = True) -> dict[str, Any]:
-        first, arrays = {}, {}
+        first: dict[str, float] = {}
+        arrays: dict[str, Any] = {}  # of numbers; Any, because savez has a keyword that is a bool
         ways = self.engine.ways[work]
         self.engine.steps = min(self.steps_of(work), CHECKED_STEPS.get(work, 1))
         self.engine.tune(work)
