@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 
 from rop import devices
 from rop.arguments import check_bool, check_dtype, check_int
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rop.activations import Activations
 
 State = Mapping[str, np.ndarray]
+DeviceArray = Any  # an array in a GPU's memory, of any package that has __cuda_array_interface__
 GRADIENT, PRODUCT, THIRD, ALL = (0,), (1,), (2,), (0, 1, 2)  # the orders that a question asks for
 
 
@@ -82,10 +84,10 @@ class Objective:
         self,
         net: Graph,
         loss: Loss,
-        x: Any,
-        y: Any,
+        x: ArrayLike,
+        y: ArrayLike,
         *,
-        dtype: Any = np.float32,
+        dtype: DTypeLike = np.float32,
         training: bool = True,
         state: State | None = None,
         device: str = "cpu",
@@ -101,10 +103,10 @@ class Objective:
         limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
         self.memory_limit = check_int("Objective", "memory_limit", limit, maximum=sys.maxsize)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
-        self._workspaces: OrderedDict[Any, Workspace] = OrderedDict()
+        self._workspaces: OrderedDict[tuple[int, Shape], Workspace] = OrderedDict()
         self._bind(x, y)
 
-    def _bind(self, x: Any, y: Any) -> None:
+    def _bind(self, x: ArrayLike, y: ArrayLike) -> None:
         """Checks a batch and finds its workspace."""
         x = check_data(x, self.dtype, self.check_finite)
         batch, shape = len(x), x.shape[1:]
@@ -139,14 +141,14 @@ class Objective:
         self._workspaces = OrderedDict()
         self._workspace = self._workspace_for(len(self._data.x), self._shape)
 
-    def with_data(self, x: Any, y: Any) -> Objective:
+    def with_data(self, x: ArrayLike, y: ArrayLike) -> Objective:
         """The same net, loss and settings on another batch; buffers are shared with this objective."""
         other = object.__new__(Objective)
         other.__dict__.update(self.__dict__)
         other._bind(x, y)
         return other
 
-    def with_targets(self, y: Any, loss: Loss | None = None) -> Objective:
+    def with_targets(self, y: ArrayLike, loss: Loss | None = None) -> Objective:
         """The same net, inputs and settings with other targets, and with another loss if one is given."""
         x = self._data.x.reshape(-1, *self._shape)
         if loss is None:
@@ -171,11 +173,11 @@ class Objective:
         return self.scale * self._data.targets.weight.mean(axis=1).astype(np.float64)
 
     # ------------------------------------------------------------------------------------------------------ evaluation
-    def at(self, w: Any) -> Point:
+    def at(self, w: ArrayLike | DeviceArray) -> Point:
         """Loss and gradient at w: one forward and backward pass, which the point keeps."""
         return Point(self, w)
 
-    def jet(self, w: Any, v: Any) -> Jet:
+    def jet(self, w: ArrayLike | DeviceArray, v: ArrayLike | DeviceArray) -> Jet:
         """(loss, grad, hvp, r2) at w along v, in one run over the batch.
 
         >>> import numpy as np, rop
@@ -191,13 +193,13 @@ class Objective:
     def _position(self, w: Vector) -> Position:
         return Position(self._data, self._state, w, self.check_finite)
 
-    def _floats(self, name: str, value: Any) -> Any:
+    def _floats(self, name: str, value: ArrayLike | DeviceArray) -> Block:
         """An array of float32 or float64: the user's own if it is in the memory of the objective's device."""
         if self.device != "cpu" and on_device(value):
             return self._workspace.vectors.accept(name, value)
         return as_floats(name, value)
 
-    def _vector(self, name: str, value: Any) -> Vector:
+    def _vector(self, name: str, value: ArrayLike | DeviceArray) -> Vector:
         """A vector of the parameters' length in the objective's precision."""
         array = self._floats(name, value)
         if array.shape != (self.net.size,):
@@ -214,7 +216,7 @@ class Point:
     """An objective at one w. The activations of order 0 are kept in the objective's workspace; if another point has
     taken their place they are computed again."""
 
-    def __init__(self, objective: Objective, w: Any):
+    def __init__(self, objective: Objective, w: ArrayLike | DeviceArray):
         if not isinstance(objective, Objective):
             raise ArgumentTypeError(
                 f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) makes a point"
@@ -249,7 +251,7 @@ class Point:
         ``net.init_state()``: what a running average takes in."""
         return {name: value.copy() for name, value in self._batch_stats.items()}
 
-    def hvp(self, v: Any) -> Vector:
+    def hvp(self, v: ArrayLike | DeviceArray) -> Vector:
         """H(w) v, for a vector (n,) or for the columns of (n, k); a pass of order 1.
 
         >>> import numpy as np, rop
@@ -287,7 +289,7 @@ class Point:
         with engine_lock():
             return self._workspace.product(self._position, v)
 
-    def r2(self, v: Any) -> Vector:
+    def r2(self, v: ArrayLike | DeviceArray) -> Vector:
         """vᵀ ∇H(w) v, a vector (n,): a pass of order 2, on top of the order-1 pass of the last hvp if that was for an
         equal v.
 
@@ -301,7 +303,7 @@ class Point:
             (result,) = self._workspace.evaluate(self._position, THIRD, vector)
             return result
 
-    def taylor(self, v: Any) -> Taylor:
+    def taylor(self, v: ArrayLike | DeviceArray) -> Taylor:
         """f(w + r v) at r = 0: value, slope ⟨∇f, v⟩ and curvature vᵀHv, from the forward passes alone.
 
         >>> import numpy as np, rop
