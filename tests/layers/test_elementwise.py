@@ -175,7 +175,7 @@ def test_derivatives_of_these_functions_are_right(name: str) -> None:
 
 def compiled_in(function: Any, dtype: Any, count: int = 0) -> Any:
     """The function as the kernel calls it, compiled on its own."""
-    scalar = elementwise.Activation(function, count)._scalar(dtype, whole_numbers=False, ours=True)
+    scalar = elementwise.ActivationKernel(function, count)._scalar(dtype, whole_numbers=False, ours=True)
     scalar.compile((numba.from_dtype(np.dtype(dtype)),) * (1 + count))
     return scalar
 
@@ -271,7 +271,7 @@ def test_members_of_a_module_belong_to_the_identity() -> None:
 def test_what_cannot_be_told_apart_has_no_identity_and_is_not_kept() -> None:
     function = scoped("def f(x): return (x, 1.0, 0.0, 0.0) if c is None else (x, c.a, 0.0, 0.0)", c=object())
     assert identity(function) is None
-    assert type(elementwise.Activation(function, 0).cache("name")).__name__ == "NullCache"
+    assert type(elementwise.ActivationKernel(function, 0).cache("name")).__name__ == "NullCache"
 
 
 def test_a_changed_global_counts_for_the_next_objective() -> None:

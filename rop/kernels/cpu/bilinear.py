@@ -22,7 +22,7 @@ from rop.kernels.cpu.gemm import (
     store_sums,
 )
 from rop.kernels.cpu.memory import reals, transpose_rows
-from rop.kernels.cpu.vector import BLOCK, VECTOR, Emitter, const, peek, vector_function
+from rop.kernels.cpu.vector import BLOCK, VECTOR, VectorBuilder, const, peek, vector_function
 
 PACK_ROWS = 8
 
@@ -100,7 +100,7 @@ def conv_weight_gradient(
     )
 
 
-def _emit_row_sums(e: Emitter, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:
+def _emit_row_sums(e: VectorBuilder, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:
     """d[i] = Σ_pixels Σ_lanes g (pixel, i, lane) for 1 to DOT_ROWS rows."""
 
     def version(m: int):
@@ -130,7 +130,7 @@ def bias_gradient(d, g, rows, pixels, lane_bytes):
         row_sums(d + k * itemsize, g + k * lane_bytes, min(DOT_ROWS, rows - k), pixels, rows * lane_bytes, lane_bytes)
 
 
-def _emit_copy(e: Emitter, y, x) -> None:
+def _emit_copy(e: VectorBuilder, y, x) -> None:
     for lane in range(0, BLOCK, VECTOR):
         e.store(e.load(e.at(x, lane)), e.at(y, lane))
 
@@ -180,7 +180,7 @@ def transpose(y, y_step, x, index, rows, lanes):
             reals(y + lane * y_step + row * itemsize, 1)[0] = source[row * lanes + lane]
 
 
-def _emit_copy_columns(e: Emitter, y, x, x_step, rows, columns) -> None:
+def _emit_copy_columns(e: VectorBuilder, y, x, x_step, rows, columns) -> None:
     """y (rows, columns), contiguous, from rows of x that are x_step bytes apart; columns ≤ PANEL. One version per
     number of columns, so that a row is moved by a few instructions that touch these columns and nothing else."""
 

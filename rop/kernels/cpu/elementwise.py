@@ -43,7 +43,7 @@ product_1, product_2 = algebra(jet.product_1), algebra(jet.product_2)
 
 
 # -------------------------------------------------------------------------------------------- order 0, per activation
-scalar: Any = None  # the functions that these templates call: bound by ``Activation``
+scalar: Any = None  # the functions that these templates call: bound by ``ActivationKernel``
 activate: Any = None
 
 
@@ -65,7 +65,7 @@ def _activation(y, d1, d2, d3, x, count, a, b):
     )
 
 
-class Activation(Kernel):
+class ActivationKernel(Kernel):
     """The order-0 kernel of one scalar function. It uses the first version of the function that compiles: with all
     numbers in the kernel's precision, or with integers unchanged, or with ``math`` and NumPy unchanged as well."""
 
@@ -100,14 +100,14 @@ class Activation(Kernel):
         return copy
 
 
-_activations: dict[Any, Activation] = {}
+_activations: dict[Any, ActivationKernel] = {}
 
 
-def activation(of: Callable[..., Any], count: int) -> Activation:
+def activation(of: Callable[..., Any], count: int) -> ActivationKernel:
     """The order-0 kernel of a scalar function that returns (σ, σ′, σ″, σ‴) for x and ``count`` parameters."""
     key = identity(of) or of, count
     if key not in _activations:
-        _activations[key] = Activation(of, count)
+        _activations[key] = ActivationKernel(of, count)
     return _activations[key]
 
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from llvmlite import ir
 
 from rop.kernels.compile import PerPrecision, helper, itemsize
-from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Emitter, const, peek, vector_function
+from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Value, VectorBuilder, const, peek, vector_function
 
 PANEL, SPAN, DOT_COLUMNS, L1 = UNIT.panel, UNIT.span, UNIT.dot_columns, UNIT.l1
 DOT_ROWS = 4
@@ -28,7 +27,7 @@ TERMS = 7  # of a sum over orders: number of terms, then a0, b0, a1, b1, a2, b2,
 BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)
 
 
-def _term(e: Emitter, index: Any, addresses: Sequence[Any]) -> Any:
+def _term(e: VectorBuilder, index: Value, addresses: Sequence[Value]) -> Value:
     """addresses[index], for an index known only at run time."""
     chosen = addresses[0]
     for i, address in enumerate(addresses[1:], start=1):
@@ -36,7 +35,7 @@ def _term(e: Emitter, index: Any, addresses: Sequence[Any]) -> Any:
     return chosen
 
 
-def _panel_sums(e: Emitter, rows: int, lanes: range, terms, segments, steps) -> list[Any]:
+def _panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, steps) -> list[Value]:
     """The sums of one panel, for each row its vectors at the offsets ``lanes``; A[j, i] lies at
     a + j·column_step + i·row_step."""
     count, *factors = terms
@@ -67,7 +66,7 @@ def _panel_sums(e: Emitter, rows: int, lanes: range, terms, segments, steps) -> 
     return e.loop(count, [e.number(0)] * (len(lanes) * rows), term)
 
 
-def _panel(e: Emitter, rows: int, lanes: range, c, bias, gate, terms, segments, steps) -> None:
+def _panel(e: VectorBuilder, rows: int, lanes: range, c, bias, gate, terms, segments, steps) -> None:
     sums = _panel_sums(e, rows, lanes, terms, segments, steps)
     (c, c_step), (relu, mask) = c, gate
     places = [e.at(e.b.mul(c_step, const(i)), lane) for i in range(rows) for lane in lanes]
@@ -85,7 +84,7 @@ def _panel(e: Emitter, rows: int, lanes: range, c, bias, gate, terms, segments, 
                 e.store(e.b.select(off, zero, value), e.at(c, place))
 
 
-def _emit_panel(e: Emitter, shape, c, bias, gate, terms, segments, steps) -> None:
+def _emit_panel(e: VectorBuilder, shape, c, bias, gate, terms, segments, steps) -> None:
     """One version per number of rows and bytes of lanes, and another for rows of A that are ``adjacent``: a constant
     stride saves address arithmetic, which matters in short sums. ``c`` is (address, step), ``gate`` (relu, mask)."""
     rows, adjacent, span = shape
@@ -151,11 +150,11 @@ def multiply(c, a, b, bias, gate, terms, segments):
 
 
 # ------------------------------------------------------------------------------------------------------------ lane dot
-def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
+def store_sums(e: VectorBuilder, vectors: list[Value], place: Value, add: Value) -> None:
     """Stores the lane sums of a few vectors side by side, or adds them to what is there; four at once by a tree whose
     every step costs one shuffle (the other half of each sum is a blend)."""
 
-    def store(value: Any, place: Any) -> None:
+    def store(value: Value, place: Value) -> None:
         before = e.load_as(value.type, place)
         zero = ir.Constant(value.type, None if isinstance(value.type, ir.VectorType) else 0.0)
         e.store(e.b.fadd(value, e.b.select(add, before, zero)), place)
@@ -166,7 +165,7 @@ def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
         return
     n = e.lanes
 
-    def halved(a: Any, b: Any, width: int) -> Any:
+    def halved(a: Value, b: Value, width: int) -> Value:
         """Groups of ``width`` lanes → their first half has what is left of a's sum, their second half of b's."""
         first = [lane % width < width // 2 for lane in range(n)]
         kept = [lane if mine else n + lane for lane, mine in enumerate(first)]
@@ -182,7 +181,7 @@ def store_sums(e: Emitter, vectors: list[Any], place: Any, add: Any) -> None:
     store(e.shuffle(total, total, [0, n // 2, n // 4, 3 * n // 4]), place)
 
 
-def _dots(e: Emitter, rows: int, columns: int, d, terms, pairs, blocks, a, b) -> None:
+def _dots(e: VectorBuilder, rows: int, columns: int, d, terms, pairs, blocks, a, b) -> None:
     (d, d_step, add), (count, *factors), (first_pair, pair_count) = d, terms, pairs
     (a_pixel, a_row, a_block), (b_pixel, b_row, b_block) = a, b
 
@@ -215,7 +214,7 @@ def _dots(e: Emitter, rows: int, columns: int, d, terms, pairs, blocks, a, b) ->
         store_sums(e, sums[j::columns], e.at(d, e.b.mul(d_step, const(j))), adds)
 
 
-def _emit_dots(e: Emitter, shape, d, terms, pairs, blocks, a, b) -> None:
+def _emit_dots(e: VectorBuilder, shape, d, terms, pairs, blocks, a, b) -> None:
     """One version per number of rows and columns. ``d`` is (address, step, whether to add); ``a`` and ``b`` are the
     steps from pixel to pixel, row to row and block to block."""
     rows, columns = shape

@@ -6,10 +6,10 @@ from __future__ import annotations
 from rop.kernels.compile import PerPrecision, itemsize, kernel, loop
 from rop.kernels.cpu.memory import integers, reals
 from rop.kernels.cpu.select import ENTRY
-from rop.kernels.cpu.vector import VECTOR, Emitter, const, peek, vector_function
+from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, peek, vector_function
 
 
-def _emit_weighted(e: Emitter, y, x, entries, count, size) -> None:
+def _emit_weighted(e: VectorBuilder, y, x, entries, count, size) -> None:
     """y = Σ coefficient · x over the entries (byte offset, bits of the coefficient as float64)."""
 
     def vector(i, _):

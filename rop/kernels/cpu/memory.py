@@ -6,7 +6,7 @@ import numpy as np
 from numba import carray
 
 from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.vector import VECTOR, Emitter, as_pointer, const, vector_function
+from rop.kernels.cpu.vector import VECTOR, VectorBuilder, as_pointer, const, vector_function
 
 
 @helper
@@ -42,7 +42,7 @@ def clear(y):
         y[i] = real(0)
 
 
-def _emit_transpose(e: Emitter, y, y_step, x, x_step, index) -> None:
+def _emit_transpose(e: VectorBuilder, y, y_step, x, x_step, index) -> None:
     """A square block of one vector's width: y[i, l] = x[index[l], i]; rows are y_step and x_step bytes apart."""
     rows = []
     for i in range(e.lanes):
@@ -140,7 +140,7 @@ def collect(out, partial, step, tiles, index, count, add, part, parts):
             target[place[i]] = target[place[i]] + total[i] if add else total[i]
 
 
-def _emit_total(e: Emitter, out, x, step, tiles, count, add) -> None:
+def _emit_total(e: VectorBuilder, out, x, step, tiles, count, add) -> None:
     """out[i] (+)= Σ_tiles x[tile][i] for i < count; tiles are ``step`` bytes apart."""
 
     def block(i, _):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from rop.kernels.compile import PerPrecision, algebra, kernel, loop, real
 from rop.kernels.cpu.memory import reals
-from rop.kernels.cpu.vector import VECTOR, Emitter, const, number_in, peek, vector_function
+from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, number_in, peek, vector_function
 from rop.layers import relu as layer
 
 ENTRY = 16  # bytes: offset, position (or, for averages, coefficient)
@@ -43,7 +43,7 @@ def rectify(y, x, mask, slope, count):
 
 
 # ---------------------------------------------------------------------------------------------------------- max pooling
-def _each_vector(e: Emitter, size, work) -> None:
+def _each_vector(e: VectorBuilder, size, work) -> None:
     """work(byte offset) for every vector of ``size`` bytes of rows."""
 
     def step(i, _):
@@ -53,12 +53,12 @@ def _each_vector(e: Emitter, size, work) -> None:
     e.loop(e.b.sdiv(size, const(VECTOR)), [], step)
 
 
-def _entry(e: Emitter, entries, i):
+def _entry(e: VectorBuilder, entries, i):
     where = e.at(entries, e.b.mul(i, const(ENTRY)))
     return e.load_int(where), e.splat(e.b.sitofp(e.load_int(e.at(where, 8)), e.scalar))
 
 
-def _emit_largest(e: Emitter, y, chosen, x, entries, count, size, relu) -> None:
+def _emit_largest(e: VectorBuilder, y, chosen, x, entries, count, size, relu) -> None:
     """y = max over the window: the first of equal numbers, or a NaN if there is one; with ``relu``, y = 0 and no choice
     where the maximum is off (``is_off`` in rop/layers/relu.py, here in vector instructions)."""
     floor = e.b.select(e.b.icmp_signed("!=", relu, const(0)), e.number(0), e.number(float("-inf")))
@@ -79,7 +79,7 @@ def _emit_largest(e: Emitter, y, chosen, x, entries, count, size, relu) -> None:
     _each_vector(e, size, work)
 
 
-def _emit_chosen(e: Emitter, y, chosen, x, entries, count, size) -> None:
+def _emit_chosen(e: VectorBuilder, y, chosen, x, entries, count, size) -> None:
     """y = x at the chosen position of the window."""
 
     def work(lane):
@@ -95,7 +95,7 @@ def _emit_chosen(e: Emitter, y, chosen, x, entries, count, size) -> None:
     _each_vector(e, size, work)
 
 
-def _emit_returned(e: Emitter, h, chosen, g, entries, count, size) -> None:
+def _emit_returned(e: VectorBuilder, h, chosen, g, entries, count, size) -> None:
     """h = Σ g over the windows that chose this pixel."""
 
     def work(lane):

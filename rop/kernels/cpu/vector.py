@@ -11,13 +11,14 @@ import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
+from numpy.typing import DTypeLike
 
 from rop.errors import ArgumentError
 
@@ -71,6 +72,7 @@ def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
 UNIT = choose_unit(os.environ.get("ROP_VECTOR_UNIT"), *target_cpu())
 VECTOR = UNIT.vector
 
+Value: TypeAlias = ir.Value
 I64 = ir.IntType(64)
 I32 = ir.IntType(32)
 
@@ -79,10 +81,10 @@ def const(value: int) -> ir.Constant:
     return ir.Constant(I64, value)
 
 
-class Emitter:
-    """Emits vector instructions of one precision through an LLVM builder."""
+class VectorBuilder:
+    """Writes vector instructions of one precision through an LLVM builder."""
 
-    def __init__(self, builder: ir.IRBuilder, dtype: Any):
+    def __init__(self, builder: ir.IRBuilder, dtype: DTypeLike):
         self.b = builder
         self.size = np.dtype(dtype).itemsize
         self.scalar = ir.FloatType() if self.size == 4 else ir.DoubleType()
@@ -91,39 +93,39 @@ class Emitter:
         self.suffix = f"v{self.lanes}f{8 * self.size}"
 
     # -------------------------------------------------------------------------------------------- memory
-    def at(self, address: Any, *offsets: Any) -> Any:
+    def at(self, address: Value, *offsets: Value | int) -> Value:
         for offset in offsets:
             address = self.b.add(address, const(offset) if isinstance(offset, int) else offset)
         return address
 
-    def load_as(self, kind: Any, address: Any) -> Any:
+    def load_as(self, kind: ir.Type, address: Value) -> Value:
         value = self.b.load(self.b.inttoptr(address, kind.as_pointer()))
         value.align = self.size if kind is not I64 else 8
         return value
 
-    def load(self, address: Any) -> Any:
+    def load(self, address: Value) -> Value:
         return self.load_as(self.vector, address)
 
-    def load_int(self, address: Any) -> Any:
+    def load_int(self, address: Value) -> Value:
         return self.load_as(I64, address)
 
-    def load_scalar(self, address: Any) -> Any:
+    def load_scalar(self, address: Value) -> Value:
         return self.load_as(self.scalar, address)
 
-    def broadcast(self, address: Any) -> Any:
+    def broadcast(self, address: Value) -> Value:
         return self.splat(self.load_scalar(address))
 
-    def store(self, value: Any, address: Any) -> None:
+    def store(self, value: Value, address: Value) -> None:
         self.b.store(value, self.b.inttoptr(address, value.type.as_pointer())).align = self.size
 
-    def first_lanes(self, count: Any) -> Any:
+    def first_lanes(self, count: Value) -> Value:
         """A truth value for every lane: whether its number is below ``count``."""
         kind = ir.VectorType(I64, self.lanes)
         several = self.b.insert_element(ir.Constant(kind, ir.Undefined), count, ir.Constant(I32, 0))
         several = self.shuffle(several, several, [0] * self.lanes)
         return self.b.icmp_signed("<", ir.Constant(kind, list(range(self.lanes))), several)
 
-    def load_some(self, address: Any, lanes: Any) -> Any:
+    def load_some(self, address: Value, lanes: Value) -> Value:
         """A vector of which only the chosen lanes are loaded; the others are zero and their memory is not touched."""
         place = self.b.inttoptr(address, self.vector.as_pointer())
         function = self._function(
@@ -131,7 +133,7 @@ class Emitter:
         )
         return self.b.call(function, [place, ir.Constant(I32, self.size), lanes, self.number(0)])
 
-    def store_some(self, value: Any, address: Any, lanes: Any) -> None:
+    def store_some(self, value: Value, address: Value, lanes: Value) -> None:
         place = self.b.inttoptr(address, self.vector.as_pointer())
         function = self._function(
             f"llvm.masked.store.{self.suffix}.p0", ir.VoidType(), [self.vector, place.type, I32, lanes.type]
@@ -139,7 +141,7 @@ class Emitter:
         self.b.call(function, [value, place, ir.Constant(I32, self.size), lanes])
 
     # ---------------------------------------------------------------------------------------- arithmetic
-    def splat(self, scalar: Any) -> Any:
+    def splat(self, scalar: Value) -> Value:
         undefined = ir.Constant(self.vector, ir.Undefined)
         first = self.b.insert_element(undefined, scalar, ir.Constant(I32, 0))
         return self.b.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes))
@@ -150,27 +152,29 @@ class Emitter:
     def bit(self, value: bool) -> ir.Constant:
         return ir.Constant(ir.IntType(1), int(value))
 
-    def truth(self, bit: Any) -> Any:
+    def truth(self, bit: Value) -> Value:
         """A truth value for every lane."""
         kind = ir.VectorType(ir.IntType(1), self.lanes)
         return self.b.select(bit, ir.Constant(kind, [1] * self.lanes), ir.Constant(kind, [0] * self.lanes))
 
-    def _function(self, name: str, result: Any, arguments: list[Any]) -> Any:
+    def _function(self, name: str, result: ir.Type, arguments: list[ir.Type]) -> ir.Function:
         return cgutils.get_or_insert_function(self.b.module, ir.FunctionType(result, arguments), name)
 
-    def fma(self, a: Any, b: Any, c: Any) -> Any:
+    def fma(self, a: Value, b: Value, c: Value) -> Value:
         """a·b + c, in one instruction where the machine has one, else in two."""
         return self.b.call(self._function(f"llvm.fmuladd.{self.suffix}", self.vector, [self.vector] * 3), [a, b, c])
 
-    def sum(self, vector: Any) -> Any:
+    def sum(self, vector: Value) -> Value:
         reduce = self._function(f"llvm.vector.reduce.fadd.{self.suffix}", self.scalar, [self.scalar, self.vector])
         return self.b.call(reduce, [ir.Constant(self.scalar, -0.0), vector], fastmath=("reassoc",))
 
-    def shuffle(self, a: Any, b: Any, order: list[int]) -> Any:
+    def shuffle(self, a: Value, b: Value, order: list[int]) -> Value:
         return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
 
     # ------------------------------------------------------------------------------------------- control
-    def loop(self, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+    def loop(
+        self, count: Value, carried: list[Value], body: Callable[[Value, list[Value]], list[Value]]
+    ) -> list[Value]:
         """for i in range(count): carried = body(i, carried); the carried values stay in registers."""
         b, before = self.b, self.b.block
         head, inside, after = (b.append_basic_block(name) for name in ("head", "body", "after"))
@@ -191,7 +195,7 @@ class Emitter:
         b.position_at_end(after)
         return list(held)
 
-    def switch(self, key: Any, cases: dict[int, Callable[[], None]]) -> None:
+    def switch(self, key: Value, cases: dict[int, Callable[[], None]]) -> None:
         b = self.b
         after = b.append_basic_block("after")
         choice = b.switch(key, after)
@@ -205,7 +209,7 @@ class Emitter:
 
 
 def vector_function(emit: Callable[..., None], **sizes: int) -> Callable[[Any], Any]:
-    """Makes, per dtype, an intrinsic with the parameters of ``emit(emitter, …)``, which writes its instructions. Each
+    """Makes, per dtype, an intrinsic with the parameters of ``emit(builder, …)``, which writes its instructions. Each
     parameter is an int64, or a tuple of int64 if its size is given."""
     names = list(inspect.signature(emit).parameters)[1:]
     kinds = [types.containers.UniTuple(types.int64, sizes[name]) if name in sizes else types.int64 for name in names]
@@ -214,7 +218,7 @@ def vector_function(emit: Callable[..., None], **sizes: int) -> Callable[[Any], 
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             given = zip(names, args, strict=True)
             values = [cgutils.unpack_tuple(builder, value) if name in sizes else value for name, value in given]
-            emit(Emitter(builder, dtype), *values)
+            emit(VectorBuilder(builder, dtype), *values)
             return context.get_dummy_value()
 
         scope = {"signature": types.void(*kinds), "codegen": codegen}  # intrinsics have a fixed number of parameters
