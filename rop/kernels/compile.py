@@ -32,7 +32,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numba
 import numpy as np
@@ -259,17 +259,28 @@ def _scalar(
 
 
 # ------------------------------------------------------------------------------------------------------------- kernels
+# Operands that are tuples of words; kernel files use these names as annotations. Any other operand is one word.
+Jet: TypeAlias = tuple[
+    int, int, int
+]  # the addresses of orders 0, 1 and 2; those above the order of a pass are not read
+Derivatives: TypeAlias = tuple[int, int, int]  # the addresses of σ′, σ″ and σ‴
+Pair: TypeAlias = tuple[int, int]  # the addresses of orders 0 and 1 of parameters
+Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over orders: see gemm.py
+Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
+WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3}
+
 KERNELS: dict[str, Kernel] = {}
 
 
 class Kernel:
-    """An instruction of the engine, with the names of its operands."""
+    """An instruction of the engine. ``operands`` has the name of each operand, and how many words it takes."""
 
     cache: Callable[[str], _Cache] = KernelCache  # makes the cache of the kernel with this name
 
     def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        self.operands = tuple(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
+        self.operands = {name: WORDS.get(str(given.annotation), 1) for name, given in parameters.items()}
         self._body = PerPrecision(
             lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
         )
@@ -289,7 +300,7 @@ class Kernel:
         from rop.kernels.cpu.interpreter import entry
 
         name = f"{self.name}_{np.dtype(dtype).name}"
-        function = entry(body, len(self.operands), name)
+        function = entry(body, self.operands.values(), name)
         return compiled(function, types.void(types.int64, types.int64, types.int64), self.cache(name))
 
 

@@ -138,11 +138,9 @@ def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.M
                 elementwise.backward,
                 h=layout.rows(op.h[0], 1),
                 order=0,
-                **self._kept(),
-                **layout.value("x", op.x[0], 1, lowest=1),
-                g0=layout.rows(op.g, 1),
-                g1=layout.rows(op.g, 1),
-                g2=layout.rows(op.g, 1),
+                d=self._derivatives(),
+                x=layout.value(op.x[0], 1),
+                g=(layout.rows(op.g, 1),) * 3,
                 count=op.y.rows * layout.lanes,
             )
 

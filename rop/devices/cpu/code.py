@@ -31,15 +31,16 @@ class Ref:
         return Ref(self.region, self.offset + offset, self.step)
 
 
-Operand = int | float | Ref
+Word = int | float | Ref
+Operand = Word | tuple[Word, ...]
 
 
 @dataclass
 class Instruction:
-    """A kernel and its operands, in the order in which the kernel takes them."""
+    """A kernel and the words of its operands, in the order in which the kernel takes them."""
 
     kernel: Kernel
-    operands: tuple[Operand, ...]
+    words: tuple[Word, ...]
 
 
 @dataclass
@@ -63,7 +64,13 @@ class Code:
         assert not missing, f"{kernel.name}: operands {sorted(missing)} do not match"
         if not (join and self.stages and self.stages[-1].units == units):
             self.stages.append(Stage(units))
-        self.stages[-1].instructions.append(Instruction(kernel, tuple(operands[name] for name in kernel.operands)))
+        words: list[Word] = []
+        for name, count in kernel.operands.items():
+            operand = operands[name]
+            given = operand if isinstance(operand, tuple) else (operand,)
+            assert len(given) == count, f"{kernel.name}: {name} takes {count} words, not {len(given)}"
+            words += given
+        self.stages[-1].instructions.append(Instruction(kernel, tuple(words)))
 
     def tile(self, kernel: Kernel, **operands: Operand) -> None:
         """An instruction for every tile."""
@@ -92,8 +99,8 @@ class Region:
     whole: bool = False
 
 
-def _words(values: Iterable[Operand], regions: dict[str, Region]) -> np.ndarray:
-    """Base, step per unit and step per chunk of each operand."""
+def _table_row(values: Iterable[Word], regions: dict[str, Region]) -> np.ndarray:
+    """Base, step per unit and step per chunk of each word."""
     words = np.zeros((3, OPERANDS), np.int64)
     for i, value in enumerate(values):
         if isinstance(value, Ref):
@@ -115,16 +122,16 @@ class Bound:
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
         self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
-        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # region -> row, operand, offset in it
+        self._moving: dict[str, list[tuple[int, int, int]]] = {}  # region -> row, word, offset in it
         row = 0
         for s, stage in enumerate(stages):
             self.stages[s] = row, row + len(stage.instructions), stage.units
             for instruction in stage.instructions:
                 self.table[row, 0] = instruction.kernel.address(dtype)
-                self.table[row, 1:] = _words(instruction.operands, regions).ravel()
-                for i, operand in enumerate(instruction.operands):
-                    if isinstance(operand, Ref):
-                        self._moving.setdefault(operand.region, []).append((row, i, operand.offset))
+                self.table[row, 1:] = _table_row(instruction.words, regions).ravel()
+                for i, word in enumerate(instruction.words):
+                    if isinstance(word, Ref):
+                        self._moving.setdefault(word.region, []).append((row, i, word.offset))
                 row += 1
         self.pace = Pace()
         # as plain integers: asking an array for its address costs a microsecond

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rop.devices.cpu import guard
-from rop.devices.cpu.code import Operand, Ref
+from rop.devices.cpu.code import Ref
 from rop.devices.emission import BaseLayout
 from rop.lowering.plan import Plan, place_buffer
 from rop.lowering.values import ORDERS, Buffer, Value
@@ -176,13 +176,13 @@ class Layout(BaseLayout):
         """Order k of a value, zeros if it has none."""
         return self.rows(value.buffer, k, row) if k in value.levels else ZEROS
 
-    def value(self, name: str, value: Value, k: int, lowest: int = 0) -> dict[str, Operand]:
-        """Operands name0, name1, name2 of a value in a pass of order k; orders above k are not read."""
-        return {f"{name}{j}": self.order(value, min(j, k)) for j in ORDERS if j >= lowest}
+    def value(self, value: Value, k: int) -> tuple[Ref, ...]:
+        """All orders of a value in a pass of order k, zeros for those it does not have; orders above k are not read."""
+        return tuple(self.order(value, min(j, k)) for j in ORDERS)
 
-    def jet(self, name: str, buffer: Buffer, k: int) -> dict[str, Operand]:
-        """Operands name0, name1, name2: all orders of some rows in a pass of order k; orders above k are not read."""
-        return {f"{name}{j}": self.rows(buffer, min(j, k)) for j in ORDERS}
+    def jet(self, buffer: Buffer, k: int) -> tuple[Ref, ...]:
+        """All orders of some rows in a pass of order k; orders above k are not read."""
+        return tuple(self.rows(buffer, min(j, k)) for j in ORDERS)
 
     def parameter(self, k: int, direction: int, offset: int) -> Ref:
         """Order 0 (w) or 1 (v) of the parameters from an offset on."""

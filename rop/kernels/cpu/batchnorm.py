@@ -11,7 +11,7 @@ rop/layers/batchnorm.py.
 
 from __future__ import annotations
 
-from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import Jet, Pair, algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.vector import number_in, peek
 from rop.layers import batchnorm as layer
@@ -88,9 +88,10 @@ def _masked_square(x, a, mask):
 
 # ----------------------------------------------------------------------------------------------------------- statistics
 @kernel
-def moments(sums, order, x0, x1, x2, table0, table1, samples, pixels, channels, lanes, scratch):
+def moments(sums, order, x: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
     """A tile's share of the sums, three numbers per channel: at order 0 the count, the mean and S_00 of the tile, at
     order 1 Σ x_1 and S_01, at order 2 Σ x_2, S_02 and S_11."""
+    (x0, x1, x2), (table0, table1, _) = x, tables
     mask = reals(scratch, lanes)
     count = valid_lanes(mask, samples) * pixels
     result = doubles(sums, SUMS * channels)
@@ -120,10 +121,10 @@ def moments(sums, order, x0, x1, x2, table0, table1, samples, pixels, channels, 
 
 
 @kernel
-def statistics(order, table0, table1, table2, sums, step, tiles, channels, eps, gamma0, gamma1):
+def statistics(order, tables: Jet, sums, step, tiles, channels, eps, gamma: Pair):
     """Order k of the channel tables in training mode, from the shares of all tiles, added in the order of the tiles.
     ``tiles`` is the address of their number, ``step`` the bytes from one tile's share to the next."""
-    n_tiles = peek(tiles)
+    (table0, table1, table2), (gamma0, gamma1), n_tiles = tables, gamma, peek(tiles)
     table = table0 if order == 0 else table1 if order == 1 else table2
     for c in range(channels):
         count = 0.0
@@ -183,8 +184,9 @@ def _scales(order, table0, table1, table2, c, channels, gamma0, gamma1):
 
 
 @kernel
-def frozen(order, table0, table1, table2, channels, mean, variance, eps, gamma0, gamma1):
+def frozen(order, tables: Jet, channels, mean, variance, eps, gamma: Pair):
     """Order k of the channel tables in evaluation mode; mean and variance (channels,) are running statistics."""
+    (table0, table1, table2), (gamma0, gamma1) = tables, gamma
     table = table0 if order == 0 else table1 if order == 1 else table2
     for c in range(channels):
         for which in range(FIELDS):
@@ -219,8 +221,9 @@ def _normalise_2(y, x0, x1, x2, m0, m1, m2, q0, q1, q2):
 
 
 @kernel
-def normalise(y, order, x0, x1, x2, table0, table1, table2, beta, pixels, channels, lanes):
+def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes):
     """Order k of y = q c + β; beta (channels,) is order k of β."""
+    (x0, x1, x2), (table0, table1, table2) = x, tables
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     q0, q1, q2 = field(table0, SCALE, channels), field(table1, SCALE, channels), field(table2, SCALE, channels)
     shift = reals(beta, channels)
@@ -237,10 +240,9 @@ def normalise(y, order, x0, x1, x2, table0, table1, table2, beta, pixels, channe
 
 
 @kernel
-def gradient_sums(
-    sums, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, samples, pixels, channels, lanes, scratch
-):
+def gradient_sums(sums, order, x: Jet, g: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
     """A tile's share of order k of G = Σ g and D = Σ g c."""
+    (x0, x1, x2), (g0, g1, g2), (table0, table1, table2) = x, g, tables
     mask = reals(scratch, lanes)
     valid_lanes(mask, samples)
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
@@ -271,12 +273,11 @@ def gradient_sums(
 
 
 @kernel
-def gradient_statistics(
-    order, table0, table1, table2, sums, step, tiles, channels, totals0, totals1, totals2, d_gamma, d_beta
-):
+def gradient_statistics(order, tables: Jet, sums, step, tiles, channels, totals: Jet, d_gamma, d_beta):
     """Order k of a = q G / N and b = t D / N, and of the gradients of γ (r D) and β (G), both (channels,), from the
     shares of all tiles. totals_k (channels, 2) keep G and D for later orders. The Cauchy sums run over tables and
     totals in float64, one order after the other."""
+    (table0, table1, table2), (totals0, totals1, totals2) = tables, totals
     for c in range(channels):
         total = 0.0
         product = 0.0
@@ -338,8 +339,9 @@ def _backward_2(h, x0, x1, x2, g0, g1, g2, mask, m0, m1, m2, q0, q1, q2, a, b0, 
 
 
 @kernel
-def backward(h, order, x0, x1, x2, g0, g1, g2, table0, table1, table2, samples, pixels, channels, lanes, scratch):
+def backward(h, order, x: Jet, g: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
     """Order k of h = q g − a − b c."""
+    (x0, x1, x2), (g0, g1, g2), (table0, table1, table2) = x, g, tables
     mask = reals(scratch, lanes)
     valid_lanes(mask, samples)
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from rop.kernels.compile import PerPrecision, helper, itemsize, kernel
+from rop.kernels.compile import Factor, PerPrecision, Terms, helper, itemsize, kernel
 from rop.kernels.cpu.gemm import (
     BY_COLUMNS,
     BY_ROWS,
@@ -28,9 +28,7 @@ PACK_ROWS = 8
 
 
 @kernel
-def products(
-    c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bias_step, relu, mask, terms, a0, b0, a1, b1
-):
+def products(c, c_step, pixels, rows, fan, layout, lane_bytes, bounds, bias, bias_step, relu, mask, terms: Terms):
     """C (pixel, row, lane) = bias + Σ_terms A (row, fan) B (fan, lane), A in one of the layouts of gemm.py. bounds[p]
     is the address of the segments of pixel p; pixels of C are c_step bytes apart. With ``relu`` negative results become
     0; with ``mask``, an array that lies like C, so do those where it is ≤ 0."""
@@ -44,14 +42,14 @@ def products(
             (lane_bytes, lane_bytes),
             (bias, bias_step),
             (relu, mask + p * c_step if mask != 0 else 0),
-            (terms, a0, b0, a1, b1, a1, b1),
+            terms,
             (first, count),
         )
 
 
 @kernel
 def linear_weight_gradient(
-    c, c_step, rows, lane_bytes, done, columns, most, x_step, segments, count, zeros, terms, a0, b0, a1, b1, a2, b2
+    c, c_step, rows, lane_bytes, done, columns, most, x_step, segments, count, zeros, terms: Terms
 ):
     """C (row, fan) = Σ_terms Σ_lanes g (row, lane) xᵀ (lane, fan), a matrix product over the lanes of a tile or, with a
     segment for each, of ``count`` tiles (the address of their number): then the sums over tiles stay in registers.
@@ -62,42 +60,15 @@ def linear_weight_gradient(
         (min(most, columns - done), x_step),
         (zeros, 0),
         (0, 0),
-        (terms, a0, b0, a1, b1, a2, b2),
+        terms,
         (segments, peek(count)),
     )
 
 
 @kernel
-def conv_weight_gradient(
-    d,
-    rows,
-    terms,
-    a0,
-    b0,
-    a1,
-    b1,
-    a2,
-    b2,
-    groups,
-    count,
-    lane_bytes,
-    a_rows,
-    a_pixels,
-    a_grouped,
-    b_rows,
-    b_pixels,
-    b_grouped,
-):
+def conv_weight_gradient(d, rows, terms: Terms, groups, count, lane_bytes, a: Factor, b: Factor):
     """D (fan, row) = Σ_terms Σ_pixels Σ_lanes g x, of one tile."""
-    lane_dots(
-        d,
-        rows,
-        (terms, a0, b0, a1, b1, a2, b2),
-        (groups, count),
-        lane_bytes,
-        (a_rows, a_pixels, a_grouped),
-        (b_rows, b_pixels, b_grouped),
-    )
+    lane_dots(d, rows, terms, (groups, count), lane_bytes, a, b)
 
 
 def _emit_row_sums(e: VectorBuilder, d, g, rows, pixels, pixel_bytes, row_bytes) -> None:

@@ -20,6 +20,8 @@ from numba.core.ccallback import CFunc
 from rop.kernels.compile import (
     FORMULA_MATH,
     OPTIONS,
+    Derivatives,
+    Jet,
     Kernel,
     KernelCache,
     PerPrecision,
@@ -31,7 +33,7 @@ from rop.kernels.compile import (
     real,
 )
 from rop.kernels.cpu.mathematics import versions
-from rop.kernels.cpu.memory import reals
+from rop.kernels.cpu.memory import jet_of_reals, reals
 from rop.kernels.cpu.vector import number_in
 from rop.kernels.scalar import CALLS, compilable, identity, refusal
 from rop.layers import elementwise as layer
@@ -52,17 +54,10 @@ def _activate(y, d1, d2, d3, x, a, b):
         y[i], d1[i], d2[i], d3[i] = scalar(x[i], a, b)
 
 
-def _activation(y, d1, d2, d3, x, count, a, b):
-    """y = σ(x) and its derivatives d1, d2, d3, all (count,); a and b hold the bits of the layer's parameters."""
-    activate(
-        reals(y, count),
-        reals(d1, count),
-        reals(d2, count),
-        reals(d3, count),
-        reals(x, count),
-        real(number_in(a)),
-        real(number_in(b)),
-    )
+def _activation(y, d: Derivatives, x, count, a, b):
+    """y = σ(x) and d = σ′, σ″, σ‴, all (count,); a and b hold the bits of the layer's parameters."""
+    d1, d2, d3 = jet_of_reals(d, count)
+    activate(reals(y, count), d1, d2, d3, reals(x, count), real(number_in(a)), real(number_in(b)))
 
 
 class ActivationKernel(Kernel):
@@ -148,32 +143,23 @@ def _backward_2(h, d1, d2, d3, x1, x2, g0, g1, g2):
 
 
 @kernel
-def forward(y, order, d1, d2, x1, x2, count):
+def forward(y, order, d: Derivatives, x: Jet, count):
     """Order 1 or 2 of y = σ(x)."""
+    (d1, d2, _), (_, x1, x2) = jet_of_reals(d, count), jet_of_reals(x, count)
     if order == 1:
-        _forward_1(reals(y, count), reals(d1, count), reals(x1, count))
+        _forward_1(reals(y, count), d1, x1)
     else:
-        _forward_2(reals(y, count), reals(d1, count), reals(d2, count), reals(x1, count), reals(x2, count))
+        _forward_2(reals(y, count), d1, d2, x1, x2)
 
 
 @kernel
-def backward(h, order, d1, d2, d3, x1, x2, g0, g1, g2, count):
+def backward(h, order, d: Derivatives, x: Jet, g: Jet, count):
     """Order 0, 1 or 2 of h = σ′(x)·g."""
+    result, (d1, d2, d3) = reals(h, count), jet_of_reals(d, count)
+    (_, x1, x2), (g0, g1, g2) = jet_of_reals(x, count), jet_of_reals(g, count)
     if order == 0:
-        _backward_0(reals(h, count), reals(d1, count), reals(g0, count))
+        _backward_0(result, d1, g0)
     elif order == 1:
-        _backward_1(
-            reals(h, count), reals(d1, count), reals(d2, count), reals(x1, count), reals(g0, count), reals(g1, count)
-        )
+        _backward_1(result, d1, d2, x1, g0, g1)
     else:
-        _backward_2(
-            reals(h, count),
-            reals(d1, count),
-            reals(d2, count),
-            reals(d3, count),
-            reals(x1, count),
-            reals(x2, count),
-            reals(g0, count),
-            reals(g1, count),
-            reals(g2, count),
-        )
+        _backward_2(result, d1, d2, d3, x1, x2, g0, g1, g2)

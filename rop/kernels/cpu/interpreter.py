@@ -12,7 +12,7 @@ Every unit writes to memory of its own, so results do not depend on the number o
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numba
@@ -23,16 +23,18 @@ from numba.extending import intrinsic
 from rop.kernels.compile import LOOP_MATH, KernelCache
 from rop.kernels.cpu.vector import I64, const, peek
 
-OPERANDS = 24  # the largest number of operands of an instruction
+OPERANDS = 24  # the largest number of words that the operands of an instruction take
 ROW = 1 + 3 * OPERANDS  # int64 per instruction: kernel, bases, steps per unit, steps per chunk
 STAGE = 3  # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
 TILES = -1
 
 
-def _operand_loader(count: int) -> Any:
+def _operand_loader(sizes: Sequence[int]) -> Any:
+    kinds = [types.int64 if size == 1 else types.containers.UniTuple(types.int64, size) for size in sizes]
+
     @intrinsic
     def operands(typingctx, row, unit, first):
-        """The values of an instruction's operands, as a tuple."""
+        """The values of an instruction's operands, as a tuple of numbers and of tuples of numbers."""
 
         def codegen(context, builder, signature, args):
             row, unit, first = args
@@ -40,22 +42,27 @@ def _operand_loader(count: int) -> Any:
             def field(position: int) -> Any:
                 return builder.load(builder.inttoptr(builder.add(row, const(8 * position)), I64.as_pointer()))
 
-            values = []
-            for i in range(count):
+            def word(i: int) -> Any:
                 steps = builder.add(
                     builder.mul(unit, field(1 + OPERANDS + i)), builder.mul(first, field(1 + 2 * OPERANDS + i))
                 )
-                values.append(builder.add(field(1 + i), steps))
+                return builder.add(field(1 + i), steps)
+
+            words = iter([word(i) for i in range(sum(sizes))])
+            values = [
+                next(words) if size == 1 else context.make_tuple(builder, kind, [next(words) for _ in range(size)])
+                for kind, size in zip(kinds, sizes, strict=True)
+            ]
             return context.make_tuple(builder, signature.return_type, values)
 
-        return types.UniTuple(types.int64, count)(types.int64, types.int64, types.int64), codegen
+        return types.containers.Tuple(kinds)(types.int64, types.int64, types.int64), codegen
 
     return operands
 
 
-def entry(body: Callable[..., Any], count: int, name: str) -> Callable[[int, int, int], None]:
-    """The C function of a kernel, which loads its ``count`` operands and calls its body."""
-    operands = _operand_loader(count)
+def entry(body: Callable[..., Any], sizes: Iterable[int], name: str) -> Callable[[int, int, int], None]:
+    """The C function of a kernel, which loads its operands, of these numbers of words, and calls its body."""
+    operands = _operand_loader(tuple(sizes))
 
     def call(row, unit, first):
         body(*operands(row, unit, first))

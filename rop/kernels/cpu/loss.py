@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import Jet, algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.elementwise import output_1, output_2
 from rop.kernels.cpu.mathematics import log, versions
-from rop.kernels.cpu.memory import clear, doubles, integers, of_pixel, reals
+from rop.kernels.cpu.memory import clear, doubles, integers, jet_of_pixel, jet_of_reals, of_pixel, reals
 from rop.kernels.cpu.softmax import softmax_order
 from rop.layers import elementwise
 from rop.layers import loss as layer
@@ -96,7 +96,7 @@ def _class_energy(g, z, r, s, labels, dense, samples, scale, omega, pixels, pixe
 
 @kernel
 def cross_entropy(
-    g, energy, order, p, z0, z1, z2, labels, dense, weight, samples, scale, omega, pixels, rows, lanes, scratch
+    g, energy, order, p, z: Jet, labels, dense, weight, samples, scale, omega, pixels, rows, lanes, scratch
 ):
     """Order k of g = ω p − q, where p = softmax(z) and q has order 0 only; order 0 of the softmax is kept in p."""
     r = reals(scratch, lanes)
@@ -107,20 +107,20 @@ def cross_entropy(
         seed, probability = of_pixel(g, at), of_pixel(p, at)
         factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         if order == 0:
-            z = of_pixel(z0, at)
-            softmax_order(probability, 0, probability, z, z, z, r, s)
+            z0 = of_pixel(z[0], at)
+            softmax_order(probability, 0, probability, (z0, z0, z0), r, s)
             _weigh_from(seed, probability, factors)
             _logarithms(s)
-            total += _class_energy(seed, z, r, s, labels, dense, samples, scale, factors, pixels, pixel, rows)
+            total += _class_energy(seed, z0, r, s, labels, dense, samples, scale, factors, pixels, pixel, rows)
         else:
-            softmax_order(seed, order, probability, of_pixel(z0, at), of_pixel(z1, at), of_pixel(z2, at), r, s)
+            softmax_order(seed, order, probability, jet_of_pixel(z, at), r, s)
             _weigh(seed, factors)
     if order == 0:
         doubles(energy, 1)[0] = total
 
 
 @kernel
-def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale, omega, pixels, rows, lanes):
+def negative_log_likelihood(g, energy, order, z, labels, weight, samples, scale, omega, pixels, rows, lanes):
     """E = −Σ ω z_label, linear in z: g is 0 from order 1 on."""
     n = rows * lanes
     sample = integers(samples, lanes)
@@ -134,7 +134,7 @@ def negative_log_likelihood(g, energy, order, z0, labels, weight, samples, scale
             if sample[t] >= 0:
                 c = (pixel * rows + integers(labels, 1 << 40)[sample[t] * pixels + pixel]) * lanes + t
                 reals(g, n * pixels)[c] = -factors[t]
-                total -= factors[t] * reals(z0, n * pixels)[c]
+                total -= factors[t] * reals(z, n * pixels)[c]
     doubles(energy, 1)[0] = total
 
 
@@ -159,7 +159,7 @@ def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pix
 
 
 @kernel
-def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, scale, omega, pixels, rows, lanes):
+def binary_cross_entropy(g, energy, order, z: Jet, dense, weight, samples, scale, omega, pixels, rows, lanes):
     """E = Σ ω (log(1 + e^z) − t z), and order k of g = ω (sigmoid(z) − t), where t has order 0 only."""
     sample = integers(samples, lanes)
     total = 0.0
@@ -167,7 +167,7 @@ def binary_cross_entropy(g, energy, order, z0, z1, z2, dense, weight, samples, s
         factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         for row in range(rows):
             o = (pixel * rows + row) * lanes * itemsize
-            seed, x0, x1, x2 = reals(g + o, lanes), reals(z0 + o, lanes), reals(z1 + o, lanes), reals(z2 + o, lanes)
+            seed, (x0, x1, x2) = reals(g + o, lanes), jet_of_reals((z[0] + o, z[1] + o, z[2] + o), lanes)
             for t in range(lanes):
                 s, d1, d2, _ = sigmoid(x0[t])
                 if order == 0:
@@ -191,11 +191,12 @@ def _dot(a, b):
 
 
 @kernel
-def energy(result, order, g0, g1, z1, z2, count):
+def energy(result, order, g: Jet, z: Jet, count):
     """Order 1 or 2 of E, from the chain rule at the output; g_k and z_k are (count,)."""
+    (g0, g1, _), (_, z1, z2) = jet_of_reals(g, count), jet_of_reals(z, count)
     if order == 1:
-        doubles(result, 1)[0] = _dot(reals(g0, count), reals(z1, count))
+        doubles(result, 1)[0] = _dot(g0, z1)
     else:
-        g1_z1 = np.float64(_dot(reals(g1, count), reals(z1, count)))
-        g0_z2 = np.float64(_dot(reals(g0, count), reals(z2, count)))
+        g1_z1 = np.float64(_dot(g1, z1))
+        g0_z2 = np.float64(_dot(g0, z2))
         doubles(result, 1)[0] = energy_2(g1_z1, g0_z2)

@@ -35,6 +35,18 @@ def doubles(address, count):
     return carray(as_pointer(address), count, np.float64)
 
 
+@helper
+def jet_of_reals(jet, count):
+    """The arrays (count,) of the engine's precision of all orders."""
+    return reals(jet[0], count), reals(jet[1], count), reals(jet[2], count)
+
+
+@helper
+def jet_of_pixel(jet, place):
+    """The rows of one pixel at all orders, as arrays (rows, lanes); ``place`` is (pixel, rows, lanes)."""
+    return of_pixel(jet[0], place), of_pixel(jet[1], place), of_pixel(jet[2], place)
+
+
 @loop
 def clear(y):
     """y = 0."""

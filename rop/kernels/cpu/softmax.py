@@ -10,9 +10,9 @@ In helpers, arrays of one pixel are (row, lane), and sums over the rows (m, r, s
 
 from __future__ import annotations
 
-from rop.kernels.compile import algebra, formula, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import Jet, algebra, formula, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.mathematics import exp, log
-from rop.kernels.cpu.memory import clear, of_pixel, reals
+from rop.kernels.cpu.memory import clear, jet_of_pixel, of_pixel, reals
 from rop.layers import softmax as layer
 
 log_probability, probability = algebra(layer.log_probability), algebra(layer.probability)
@@ -102,9 +102,10 @@ def _order_2(y, p, z1, z2, r, s):
 
 
 @helper
-def softmax_order(y, order, p, z0, z1, z2, r, s):
-    """Order k of y = softmax(z), given its order 0 in p, for one pixel; at order 0, y and p are the same array. r and s
-    are scratch."""
+def softmax_order(y, order, p, z, r, s):
+    """Order k of y = softmax(z), given its order 0 in p, for one pixel; z is a jet of arrays. At order 0, y and p are
+    the same array. r and s are scratch."""
+    z0, z1, z2 = z
     if order == 0:
         largest_row(r, z0)
         exponentials(y, s, z0, r)
@@ -119,15 +120,13 @@ def softmax_order(y, order, p, z0, z1, z2, r, s):
 
 
 @kernel
-def softmax(y, order, y0, x0, x1, x2, pixels, rows, lanes, scratch):
+def softmax(y, order, y0, x: Jet, pixels, rows, lanes, scratch):
     """Order k of y = softmax(x) over the rows of each pixel; y0 is order 0 of y."""
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
         at = pixel, rows, lanes
-        softmax_order(
-            of_pixel(y, at), order, of_pixel(y0, at), of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at), r, s
-        )
+        softmax_order(of_pixel(y, at), order, of_pixel(y0, at), jet_of_pixel(x, at), r, s)
 
 
 @loop
@@ -140,14 +139,13 @@ def _add_centred(h, p, g, s):
 
 
 @kernel
-def softmax_backward(h, order, p0, p1, p2, g0, g1, g2, pixels, rows, lanes, scratch):
+def softmax_backward(h, order, p: Jet, g: Jet, pixels, rows, lanes, scratch):
     """Order k of h = p ⊙ (g − ⟨p, g⟩): h_k = Σ_j p_j (g_{k−j} − G_{k−j}), G_k = Σ_j ⟨p_j, g_{k−j}⟩."""
     s = reals(scratch, lanes)
     for pixel in range(pixels):
         at = pixel, rows, lanes
         target = of_pixel(h, at)
-        q0, q1, q2 = of_pixel(p0, at), of_pixel(p1, at), of_pixel(p2, at)
-        f0, f1, f2 = of_pixel(g0, at), of_pixel(g1, at), of_pixel(g2, at)
+        (q0, q1, q2), (f0, f1, f2) = jet_of_pixel(p, at), jet_of_pixel(g, at)
         clear(reals(h + pixel * rows * lanes * itemsize, rows * lanes))
         inner(s, q0, f0)
         _add_centred(target, q0 if order == 0 else q1 if order == 1 else q2, f0, s)
@@ -180,14 +178,14 @@ def _log_sum(s, m):
 
 
 @kernel
-def log_softmax(y, order, y0, p, x0, x1, x2, pixels, rows, lanes, scratch):
+def log_softmax(y, order, p, x: Jet, pixels, rows, lanes, scratch):
     """Order k of y = x − log Σ e^x; order 0 writes the softmax to p, later orders read it."""
     r = reals(scratch, lanes)
     s = reals(scratch + lanes * itemsize, lanes)
     for pixel in range(pixels):
         at = pixel, rows, lanes
         target, q = of_pixel(y, at), of_pixel(p, at)
-        z0, z1, z2 = of_pixel(x0, at), of_pixel(x1, at), of_pixel(x2, at)
+        z0, z1, z2 = jet_of_pixel(x, at)
         if order == 0:
             largest_row(r, z0)
             exponentials(q, s, z0, r)
@@ -249,14 +247,13 @@ def _copy(y, x):
 
 
 @kernel
-def log_softmax_backward(h, order, p, y1, y2, g0, g1, g2, pixels, rows, lanes, scratch):
+def log_softmax_backward(h, order, p, y: Jet, g: Jet, pixels, rows, lanes, scratch):
     """Order k of h = g − p Σ g, with p = e^y: h_k = g_k − Σ_j p_j Σ g_{k−j}."""
     s = reals(scratch, lanes)
     for pixel in range(pixels):
         at = pixel, rows, lanes
         target, q = of_pixel(h, at), of_pixel(p, at)
-        z1, z2 = of_pixel(y1, at), of_pixel(y2, at)
-        f0, f1, f2 = of_pixel(g0, at), of_pixel(g1, at), of_pixel(g2, at)
+        (_, z1, z2), (f0, f1, f2) = jet_of_pixel(y, at), jet_of_pixel(g, at)
         _copy(target, f0 if order == 0 else f1 if order == 1 else f2)
         _row_sum(s, target)
         _subtract_times(target, q, s)

@@ -44,10 +44,10 @@ class EmitBatchNorm(Emitter):
             layout.batch_piece(self.gradient_at, index, op.adds)
 
     # Operands. --------------------------------------------------------------------------------------------------------
-    def _tables(self, k: int, direction: int) -> dict[str, Operand]:
+    def _tables(self, k: int, direction: int) -> tuple[Ref, ...]:
         """Numbers per channel, order by order."""
         at = self.table_at
-        return {f"table{j}": self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS}
+        return tuple(self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS)
 
     def _sizes(self) -> dict[str, Operand]:
         return {
@@ -58,12 +58,12 @@ class EmitBatchNorm(Emitter):
             "scratch": Ref("scratch"),
         }
 
-    def _gamma(self, k: int, direction: int) -> dict[str, Operand]:
+    def _gamma(self, k: int, direction: int) -> tuple[Ref, Ref]:
         at, layout = self.operation.gamma_at, self.layout
         if at is None:
-            return {"gamma0": Ref("ones", 0, 0), "gamma1": ZEROS}
+            return Ref("ones", 0, 0), ZEROS
         first = layout.parameter(0, direction, at)
-        return {"gamma0": first, "gamma1": layout.parameter(1, direction, at) if k > 0 else first}
+        return first, layout.parameter(1, direction, at) if k > 0 else first
 
     def _beta(self, k: int, direction: int) -> Ref:
         at = self.operation.beta_at
@@ -85,27 +85,26 @@ class EmitBatchNorm(Emitter):
             code.once(
                 batchnorm.frozen,
                 order=k,
-                **self._tables(k, direction),
+                tables=self._tables(k, direction),
                 channels=op.channels,
                 mean=layout.batch("state", self.state_at),
                 variance=layout.batch("state", self.state_at, op.channels),
                 eps=float(op.layer.eps),
-                **self._gamma(k, direction),
+                gamma=self._gamma(k, direction),
             )
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k not in op.y.levels:
             return
-        inputs, tables = layout.value("x", op.x[0], k), self._tables(k, direction)
         if not op.frozen:
             self._statistics(code, k, direction)
         code.tile(
             batchnorm.normalise,
             y=layout.rows(op.y.buffer, k),
             order=k,
-            **inputs,
-            **tables,
+            x=layout.value(op.x[0], k),
+            tables=self._tables(k, direction),
             beta=self._beta(k, direction),
             pixels=op.y.pixels,
             channels=op.channels,
@@ -119,27 +118,27 @@ class EmitBatchNorm(Emitter):
             batchnorm.moments,
             sums=self._sums(),
             order=k,
-            **self.layout.value("x", op.x[0], k),
-            table0=tables["table0"],
-            table1=tables["table1"],
+            x=self.layout.value(op.x[0], k),
+            tables=tables,
             **self._sizes(),
         )
         code.once(
             batchnorm.statistics,
             order=k,
-            **tables,
+            tables=tables,
             **self._all_sums(),
             channels=op.channels,
             eps=float(op.layer.eps),
-            **self._gamma(k, direction),
+            gamma=self._gamma(k, direction),
         )
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        inputs = {
-            **layout.value("x", op.x[0], k),
-            **layout.jet("g", op.g, k),
-            **self._tables(k, direction),
+        tables = self._tables(k, direction)
+        inputs: dict[str, Operand] = {
+            "x": layout.value(op.x[0], k),
+            "g": layout.jet(op.g, k),
+            "tables": tables,
             **self._sizes(),
         }
         code.tile(batchnorm.gradient_sums, sums=self._sums(), order=k, **inputs)
@@ -151,7 +150,7 @@ class EmitBatchNorm(Emitter):
                 d_gamma=layout.share(self.gradient_piece, code.sums),
                 d_beta=layout.share(self.gradient_piece, code.sums, op.channels),
                 sums=self._sums(),
-                table0=inputs["table0"],
+                table0=tables[0],
                 channels=op.channels,
             )
         if op.h[0] is not None:
@@ -163,10 +162,10 @@ class EmitBatchNorm(Emitter):
         code.once(
             batchnorm.gradient_statistics,
             order=k,
-            **self._tables(k, direction),
+            tables=self._tables(k, direction),
             **self._all_sums(),
             channels=channels,
             d_gamma=layout.batch("batch", self.gradient_at),
             d_beta=layout.batch("batch", self.gradient_at, channels),
-            **{f"totals{j}": layout.batch("totals", self.totals_at[min(j, k)], size=8) for j in ORDERS},
+            totals=tuple(layout.batch("totals", self.totals_at[min(j, k)], size=8) for j in ORDERS),
         )

@@ -13,7 +13,7 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Ref
 from rop.devices.cpu.emit.base import SLICES, emits
-from rop.devices.cpu.emit.products import EmitProducts, factors
+from rop.devices.cpu.emit.products import EmitProducts, sum_of
 from rop.devices.cpu.memory import NOWHERE, ZEROS
 from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, SPAN
@@ -174,8 +174,7 @@ class EmitLinear(EmitProducts):
             "x_step": self.columns * layout.itemsize,
             "columns": -(-op.fan * layout.itemsize // BLOCK) * BLOCK,
             "zeros": ZEROS,
-            "terms": len(terms),
-            **factors(terms, len(ORDERS)),
+            "terms": sum_of(terms),
         }
 
 
@@ -228,17 +227,12 @@ class EmitConv(EmitProducts):
                 bilinear.conv_weight_gradient,
                 d=layout.share(self.weight_piece, code.sums, group * op.group_rows * op.fan),
                 rows=op.group_rows,
-                terms=len(terms),
+                terms=sum_of(terms),
                 groups=groups,
                 count=count,
                 lane_bytes=layout.lane_bytes,
-                a_rows=op.rows,
-                a_pixels=op.pixels,
-                a_grouped=int(self.output_blocks is not None),
-                b_rows=op.inputs,
-                b_pixels=op.image_pixels,
-                b_grouped=int(self.input_blocks is not None),
-                **factors(terms, len(ORDERS)),
+                a=(op.rows, op.pixels, int(self.output_blocks is not None)),
+                b=(op.inputs, op.image_pixels, int(self.input_blocks is not None)),
             )
 
     def _regroup(self, code: Code, k: int) -> None:

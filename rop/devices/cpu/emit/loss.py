@@ -47,9 +47,8 @@ class EmitLoss(Emitter):
                 loss.energy,
                 result=Ref(f"energy{k}"),
                 order=k,
-                g0=layout.rows(op.seed, 0),
-                g1=layout.rows(op.seed, min(1, k)),
-                **layout.value("z", z, k, lowest=1),
+                g=layout.jet(op.seed, k),
+                z=layout.value(z, k),
                 count=z.rows * layout.lanes,
             )
 
@@ -67,7 +66,7 @@ class EmitCrossEntropy(EmitLoss):
         op, layout = self.operation, self.layout
         return {
             "p": layout.rows(op.probability, 0),
-            **layout.value("z", op.x[0], k),
+            "z": layout.value(op.x[0], k),
             "labels": LABELS,
             "dense": DENSE,
             "scratch": Ref("scratch"),
@@ -81,7 +80,7 @@ class EmitNLL(EmitLoss):
     kernel = loss.negative_log_likelihood
 
     def own(self, k: int) -> dict[str, Operand]:
-        return {"z0": self.layout.order(self.operation.x[0], 0), "labels": LABELS}
+        return {"z": self.layout.order(self.operation.x[0], 0), "labels": LABELS}
 
 
 @emits(MSE)
@@ -101,4 +100,4 @@ class EmitBCEWithLogits(EmitLoss):
     kernel = loss.binary_cross_entropy
 
     def own(self, k: int) -> dict[str, Operand]:
-        return {**self.layout.value("z", self.operation.x[0], k), "dense": DENSE}
+        return {"z": self.layout.value(self.operation.x[0], k), "dense": DENSE}

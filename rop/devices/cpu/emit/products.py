@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from rop.devices.cpu.code import Code, Operand, Ref
+from rop.devices.cpu.code import Code, Ref, Word
 from rop.devices.cpu.emit.base import Emitter
 from rop.devices.cpu.emit.panels import backward_panels, backward_segments, forward_panels, forward_segments
 from rop.devices.cpu.memory import ZEROS
@@ -94,8 +94,7 @@ class EmitProducts(Emitter):
                 bias_step=bias_step,
                 relu=int(op.relu and k == 0),
                 mask=layout.rows(op.y.buffer, 0, row) if op.relu and k > 0 else 0,
-                terms=len(terms),
-                **factors(terms, len(WEIGHT_ORDERS)),
+                terms=sum_of(terms),
             )
 
     def backward(self, code: Code, k: int, direction: int) -> None:
@@ -150,12 +149,11 @@ class EmitProducts(Emitter):
                 bias_step=0,
                 relu=0,
                 mask=layout.rows(op.source.buffer, 0, channel) if masked else 0,
-                terms=len(terms),
-                **factors(terms, len(WEIGHT_ORDERS)),
+                terms=sum_of(terms),
             )
 
 
-def factors(terms: list[tuple[Ref, Ref]], most: int) -> dict[str, Operand]:
-    """Operands a0, b0, a1, b1, … for up to ``most`` products; those beyond the given ones are never read."""
-    full = terms + [terms[0]] * (most - len(terms))
-    return {f"{name}{i}": factor for i, pair in enumerate(full) for name, factor in zip("ab", pair, strict=True)}
+def sum_of(terms: list[tuple[Ref, Ref]]) -> tuple[Word, ...]:
+    """The operand ``terms`` of a sum over orders: their number and their factors; the kernel reads no others."""
+    full = terms + [terms[0]] * (len(ORDERS) - len(terms))
+    return len(terms), *(factor for pair in full for factor in pair)

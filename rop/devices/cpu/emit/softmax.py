@@ -25,21 +25,20 @@ class EmitSoftmax(Emitter):
         common: dict[str, Operand] = {
             "y": layout.rows(op.y.buffer, k),
             "order": k,
-            "y0": layout.rows(op.y.buffer, 0),
-            **layout.value("x", op.x[0], k),
+            "x": layout.value(op.x[0], k),
             **self._sizes(),
         }
         if op.log:
             code.tile(softmax.log_softmax, **common, p=layout.rows(op.probability, 0))
         else:
-            code.tile(softmax.softmax, **common)
+            code.tile(softmax.softmax, **common, y0=layout.rows(op.y.buffer, 0))
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         common: dict[str, Operand] = {
             "h": layout.rows(op.only_h, k),
             "order": k,
-            **layout.jet("g", op.g, k),
+            "g": layout.jet(op.g, k),
             **self._sizes(),
         }
         if op.log:
@@ -47,7 +46,7 @@ class EmitSoftmax(Emitter):
                 softmax.log_softmax_backward,
                 **common,
                 p=layout.rows(op.probability, 0),
-                **layout.value("y", op.y, k, lowest=1),
+                y=layout.value(op.y, k),
             )
         else:
-            code.tile(softmax.softmax_backward, **common, **layout.value("p", op.y, k))
+            code.tile(softmax.softmax_backward, **common, p=layout.value(op.y, k))
