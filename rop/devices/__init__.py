@@ -2,8 +2,9 @@
 
 A *workspace* (``rop/devices/workspace.py``) holds a network's memory on one device and answers an objective's question;
 ``rop/devices/cpu`` and ``rop/devices/cuda`` implement it with the same files: ``emit/<family>.py`` turns operations
-into instructions or launches, ``code.py`` has their symbolic operands, ``memory.py`` their layout, ``workspace.py``
-runs them. Nothing here imports numba.cuda before a GPU is asked for.
+into instructions or launches, ``code.py`` has their symbolic operands, ``memory.py`` their layout, ``regions.py``
+allocates it, ``execution.py`` runs passes over it, ``vectors.py`` has the vectors of users, and ``workspace.py`` puts
+all of it together. Nothing here imports numba.cuda before a GPU is asked for.
 """
 
 from __future__ import annotations

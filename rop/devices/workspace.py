@@ -11,7 +11,7 @@ a_k = R^k{a} / k!; answers are derivatives.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol
@@ -21,6 +21,7 @@ import numpy as np
 from rop.devices.batch import Data
 from rop.errors import ArgumentError, RopError
 from rop.lowering import Plan
+from rop.lowering.batchnorm import BatchNormOperation
 
 Vector = Any  # (n,): a NumPy array, or an array on the device
 Block = Any  # (n, k), likewise
@@ -68,6 +69,21 @@ class UserVectors(Protocol):
         """Multiplies a result by a number."""
 
 
+class Normalisation(Protocol):
+    """The emitter of a batchnorm layer, as far as workspaces of all devices know it."""
+
+    operation: BatchNormOperation
+    state_at: int  # where its running statistics start in the region "state"
+
+
+class LoweredNetwork(Protocol):
+    """``Lowered`` of a device, as far as workspaces of all devices know it."""
+
+    @property
+    def normalisations(self) -> Sequence[Normalisation]:
+        """The emitters of batch normalisation."""
+
+
 class Workspace(ABC):
     """Buffers for one plan and one batch size; the activations of at most one position are resident at a time."""
 
@@ -77,6 +93,7 @@ class Workspace(ABC):
     tiles: int
     kept: int  # orders that stay resident between passes, from 0 on: 3, 1 or 0
     dtype: np.dtype
+    lowered: LoweredNetwork
     vectors: UserVectors
     _position: Position | None = None  # whose order 0 is resident,
     _has_direction: bool = False  # and whether order 1 of the direction in "v0" is resident as well
@@ -146,10 +163,17 @@ class Workspace(ABC):
     def batch_statistics(self) -> dict[str, np.ndarray]:
         """Mean and unbiased variance of every batchnorm layer in the last pass, named as in ``net.init_state()``."""
         result = {}
-        for name, mean, variance, count in self.statistics():
+        for emitter, (mean, variance, count) in zip(self.lowered.normalisations, self.statistics(), strict=True):
+            name = self.plan.graph.name_of(emitter.operation.layer)
             result[f"{name}.running_mean"] = mean.copy()
             result[f"{name}.running_var"] = variance * count / (count - 1)
         return result
+
+    def running_statistics(self, state: Mapping[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
+        """Mean and variance (2 · channels,) of every batchnorm layer, and where they start in the region "state"."""
+        for emitter in self.lowered.normalisations:
+            name = self.plan.graph.name_of(emitter.operation.layer)
+            yield emitter.state_at, np.concatenate([state[f"{name}.running_mean"], state[f"{name}.running_var"]])
 
     def forget(self) -> None:
         """Declares that nothing is resident any more."""
@@ -252,8 +276,8 @@ class Workspace(ABC):
         """Order k of the loss in the last pass, a Taylor coefficient."""
 
     @abstractmethod
-    def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-        """Name, mean, variance and number of values per channel of every batchnorm layer."""
+    def statistics(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Mean, variance and number of values per channel of every batchnorm layer, in the order of the emitters."""
 
     @abstractmethod
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:

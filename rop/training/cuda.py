@@ -50,7 +50,7 @@ class CudaSteps(OneByOne):
         o, n = self.optimizer, self.size
         self._vectors: dict[str, Vector] = {
             "w": self._space.array("w"),
-            "v": self._space.array("v"),
+            "v": self._space.array("v0"),
             "u": self._space.result(1),
         }
         if isinstance(o, Adam) or o.momentum or o.weight_decay:

@@ -173,17 +173,16 @@ def test_lowering_imports_no_device_and_no_kernel() -> None:
 
 
 def test_the_devices_have_the_same_files_and_import_nothing_of_each_other() -> None:
+    """But for the threads and the guard mode of a CPU, and its emitters of packed weights."""
     folders = {device: PACKAGE / "devices" / device for device in ("cpu", "cuda")}
-    for name in ("code.py", "memory.py", "emit/__init__.py", "emit/base.py"):
-        assert all((folder / name).exists() for folder in folders.values())
-    families = {file.name for file in (folders["cuda"] / "emit").glob("*.py")}
-    assert families <= {file.name for file in (folders["cpu"] / "emit").glob("*.py")}
+    files = {
+        device: {str(file.relative_to(folder)): file for file in folder.rglob("*.py")}
+        for device, folder in folders.items()
+    }
+    assert set(files["cuda"]) <= set(files["cpu"])
+    assert set(files["cpu"]) - set(files["cuda"]) == {"guard.py", "threads.py", "emit/panels.py", "emit/products.py"}
     for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
-        for file in (
-            *(folders[device] / "emit").glob("*.py"),
-            folders[device] / "code.py",
-            folders[device] / "memory.py",
-        ):
+        for file in files[device].values():
             unwanted = f"rop.devices.{other}", f"rop.kernels.{other}"
             assert not [name for name in imports_of(file) if name.startswith(unwanted)], file
 

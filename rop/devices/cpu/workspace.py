@@ -60,6 +60,7 @@ class CpuWorkspace(Workspace):
     """The workspace on the CPU: tiles of lanes in planes, one plane for each order."""
 
     vectors: Vectors
+    lowered: Lowered
 
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
@@ -137,17 +138,12 @@ class CpuWorkspace(Workspace):
     def energy(self, k: int) -> float:
         return math.fsum(self.memory[f"energy{k}"][: self.tiles].tolist())
 
-    def statistics(self) -> Iterator[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
-        """Name, mean, variance and number of values per channel of every batchnorm layer."""
+    def statistics(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Mean, variance and number of values per channel of every batchnorm layer."""
         for emitter in self.lowered.normalisations:
             c = emitter.operation.channels
             table = self.memory["channels0"][emitter.table_at[0] :][: batchnorm.FIELDS * c].reshape(-1, c)
-            yield (
-                self.plan.graph.name_of(emitter.operation.layer),
-                table[batchnorm.MEAN],
-                table[batchnorm.VARIANCE],
-                table[batchnorm.COUNT],
-            )
+            yield table[batchnorm.MEAN], table[batchnorm.VARIANCE], table[batchnorm.COUNT]
 
     def order_zero(self) -> Iterator[tuple[int, np.ndarray]]:
         """Number of the first tile, and order 0 of tiles (tiles, words): all at once if they are kept, else computed
@@ -164,11 +160,8 @@ class CpuWorkspace(Workspace):
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
-        for emitter in self.lowered.normalisations:
-            name, channels = self.plan.graph.name_of(emitter.operation.layer), emitter.operation.channels
-            place = self.memory["state"][emitter.state_at : emitter.state_at + 2 * channels]
-            place[:channels] = state[f"{name}.running_mean"]
-            place[channels:] = state[f"{name}.running_var"]
+        for start, statistics in self.running_statistics(state):
+            self.memory["state"][start : start + statistics.size] = statistics
 
     def poison(self) -> None:
         """Fills everything that a pass must write before it reads with NaN (for tests)."""

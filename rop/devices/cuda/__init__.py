@@ -1,4 +1,5 @@
-"""The engine on a GPU: memory and passes (workspace.py), vectors on the device (vectors.py), training (descent.py).
+"""The engine on a GPU, file by file as in rop/devices/cpu.
 
-Imported only when device="cuda" is used; kernels are in rop/kernels/cuda, their launches in rop/devices/cuda/emit.
+It is imported only when device="cuda" is used; its kernels are in rop/kernels/cuda, and training on a GPU is in
+rop/training/cuda.py.
 """

@@ -23,7 +23,7 @@ class EmitBatchNorm(Emitter):
         self.state_at = self.layout.reserve("state", 2 * channels)
         self.pixels = {"pixels": op.y.pixels}
         self.channels = {"channels": channels}
-        self.parameters = {"w": Part("w"), "v": Part("v")}
+        self.parameters = {"w": Part("w"), "v": Part("v0")}
         self.gamma = {"gamma_at": -1 if op.gamma_at is None else op.gamma_at}
         self.beta = {"beta_at": -1 if op.beta_at is None else op.beta_at}
         self.samples = {"samples": Part("samples", 0, (self.layout.lanes,))}

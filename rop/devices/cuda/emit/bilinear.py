@@ -40,7 +40,7 @@ class EmitProducts(Emitter):
         self.sources, self.targets = table(forward_sources(op)), table(np.arange(op.rows))
         self.weights = {
             "w": Part("w"),
-            "v": Part("v"),
+            "v": Part("v0"),
             "base": op.weight_at,
             "groups": op.groups,
             "group_base": op.group_rows * op.fan,
