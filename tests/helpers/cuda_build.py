@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.cuda_cases import Case, case_of
-from tests.helpers.cuda_requests import factories, specialisations, told
+from tests.helpers.cuda_requests import EVERY, factories, specialisations, told
 from tests.helpers.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
@@ -163,9 +163,23 @@ def instructions(ptx: str, pattern: str) -> tuple[str, ...]:
 # ------------------------------------------------------------------------------------------------------------------
 # execution
 # ------------------------------------------------------------------------------------------------------------------
+def packed(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a case as a kernel takes them: the arrays y0, y1, y2 as one jet y, strides as one tuple."""
+    from rop.kernels.cuda.bilinear import Strides
+    from rop.kernels.cuda.compile import JETS
+
+    rest, made = dict(arguments), {}
+    for name, kind in kernel.factory.parameters.items():
+        if kind in JETS:
+            made[name] = tuple(rest.pop(f"{name}{k}", None) for k in EVERY)
+        elif kind == "Strides":
+            made[name] = Strides(*(rest.pop(field) for field in Strides._fields))
+    return {**rest, **made}
+
+
 def executed(ptx: str, kernel: Any, case: Case) -> tuple[Report, list[str]]:
     """The report of a launch on a case, and a line for every output that is not what it must be."""
-    launch = kernel.bind(**case.arguments)
+    launch = kernel.bind(**packed(kernel, case.arguments))
     empty = [case.arguments[name] for name in case.expected if name not in case.grown]
     report = run(ptx, None, launch.grid, launch.block, launch.arguments, unwritten=empty)
     tolerance = 0.0 if case.exact else TOLERANCE[np.dtype(kernel.dtype).name]

@@ -779,14 +779,14 @@ def axpy_case(s: Setting) -> Case:
     return Case({"y": y, "x": x, "factor": 0.75}, {"y": expected}, frozenset({"y"}))
 
 
-@case("descent.plain")
+@case("training.plain")
 def plain_case(s: Setting) -> Case:
     w, g, h = (s.numbers(300, seed=seed) for seed in range(3))
     expected = w.astype(np.float64) - 0.5 * (g.astype(np.float64) + 0.25 * h)
     return Case({"w": w, "g": g, "h": h, "factor": 0.25, "rate": 0.5}, {"w": expected}, frozenset({"w"}))
 
 
-@case("descent.sgd")
+@case("training.sgd")
 def sgd_case(s: Setting) -> Case:
     w, velocity, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     p = g.astype(np.float64) + 0.25 * h + 0.125 * w
@@ -796,7 +796,7 @@ def sgd_case(s: Setting) -> Case:
     return Case({**arguments, "decay": 0.125, "nesterov": 1}, expected, frozenset(expected))
 
 
-@case("descent.adam")
+@case("training.adam")
 def adam_case(s: Setting) -> Case:
     w, mean, g, h = (s.numbers(300, seed=seed) for seed in range(4))
     squares = np.abs(s.numbers(300, seed=5))

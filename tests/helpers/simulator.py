@@ -102,6 +102,12 @@ def install(seed: int = 0) -> None:
 
     seen, inside, rng = Cuda(cuda), [False], random.Random(seed)
 
+    def within_kernel(arg: Any) -> Any:
+        """NumPy arrays in place of arrays of the simulated device, also in tuples."""
+        if isinstance(arg, tuple):
+            return tuple(within_kernel(part) for part in arg)
+        return arg._ary if isinstance(arg, FakeCUDAArray) else arg
+
     def call(self: Any, *args: Any) -> Any:
         scope = self.fn.__globals__
         if scope.get("cuda") is cuda:
@@ -112,8 +118,7 @@ def install(seed: int = 0) -> None:
         inside[0] = True
         try:
             with np.errstate(all="ignore"):
-                arrays = [arg._ary if isinstance(arg, FakeCUDAArray) else arg for arg in args]
-                seen.run(self.fn, grid, block, arrays, rng)
+                seen.run(self.fn, grid, block, [within_kernel(arg) for arg in args], rng)
         finally:
             inside[0] = False
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from rop.devices.cuda.code import Instruction, Part
+from rop.devices.cuda.code import Instruction, Operand, Part
 from rop.devices.cuda.emit import Lowered
 from rop.devices.cuda.regions import Regions
 from rop.kernels.cuda.compile import Launch
@@ -35,9 +36,13 @@ class Execution:
 
     def bind(self, instruction: Instruction, tile: int) -> Launch:
         """The launch of an instruction on the memory of a tile."""
-        operands = {
-            name: self._memory.view(operand, tile) if isinstance(operand, Part) else operand
-            for name, operand in instruction.operands.items()
-        }
-        launch: Launch = instruction.kernel.bind(**operands)
-        return launch
+        operands = {name: self._placed(operand, tile) for name, operand in instruction.operands.items()}
+        return instruction.kernel.bind(**operands)
+
+    def _placed(self, operand: Operand, tile: int) -> Any:
+        """An operand with the memory of a tile in place of symbolic parts."""
+        if isinstance(operand, Part):
+            return self._memory.view(operand, tile)
+        if isinstance(operand, tuple):
+            return tuple(self._placed(part, tile) for part in operand)
+        return operand

@@ -1,18 +1,21 @@
 """Where the numbers of a network lie in a GPU's memory.
 
-Beside the planes of values there are a few regions, of which every emitter reserves its part. The workspace gives them
-memory, for one tile or for all of them.
+Beside the planes of values there are a few regions, of which every emitter reserves its part; ``regions.py`` allocates
+them, for one tile or for all of them.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import cuda
 
 from rop.devices.emission import BaseLayout
 from rop.lowering.plan import Plan
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 REGIONS = (
     "chosen",  # rows of a plane of int32: which pixel max pooling has chosen
@@ -30,11 +33,11 @@ class Layout(BaseLayout):
         super().__init__(plan, lanes, REGIONS)
 
     def reserve_for_a_while(self, region: str, count: int) -> None:
-        """Makes a region large enough for numbers that the operation alone uses, until its launches are through."""
+        """Makes a region large enough for numbers that no other operation reads; all operations use the same memory."""
         self.sizes[region] = max(self.sizes[region], count)
 
 
-def table(values: Any) -> Any:
+def table(values: np.ndarray) -> DeviceNDArray:
     """An index table on the device."""
     return cuda.to_device(np.ascontiguousarray(values, np.int32))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import cuda
@@ -11,9 +11,11 @@ from numba import cuda
 from rop.devices.cuda.code import Part
 from rop.devices.cuda.memory import Layout
 from rop.devices.cuda.vectors import device_array
-from rop.devices.workspace import Vector
 from rop.kernels.cuda.compile import WARP
 from rop.lowering import ORDERS
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 # What a pass writes before it reads, by the start of the name.
 WRITTEN_FIRST = ("plane", "table", "partial", "out", "total", "energy")
@@ -24,7 +26,7 @@ class Regions:
 
     def __init__(self, layout: Layout, tiles: int, kept: int):
         self.layout, self.tiles = layout, tiles
-        self._arrays: dict[str, Vector] = {}
+        self._arrays: dict[str, DeviceNDArray] = {}
         self._steps: dict[str, int] = {}  # numbers from one tile to the next
         self._add_planes(kept)
         self._add_batch()
@@ -60,7 +62,7 @@ class Regions:
         self._arrays[name] = device_array(count * tiles, dtype)
         self._steps[name] = count if tiles > 1 else 0
 
-    def __getitem__(self, name: str) -> Vector:
+    def __getitem__(self, name: str) -> DeviceNDArray:
         return self._arrays[name]
 
     def put(self, name: str, values: np.ndarray) -> None:
@@ -71,7 +73,7 @@ class Regions:
         else:
             self._arrays[name] = cuda.to_device(values)
 
-    def view(self, part: Part, tile: int) -> Any:
+    def view(self, part: Part, tile: int) -> DeviceNDArray:
         """A part of a region as the launches of a tile read it."""
         array = self._arrays[part.region]
         if part.shape is None:

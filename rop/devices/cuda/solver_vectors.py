@@ -11,7 +11,7 @@ from numba import cuda
 
 from rop.devices import on_device
 from rop.devices.cuda.vectors import Vectors, device_array
-from rop.devices.workspace import Vector
+from rop.devices.workspace import Block, Vector
 
 
 class SolverVectors:
@@ -62,5 +62,5 @@ class SolverVectors:
     def equal(self, u: Vector, v: Vector) -> bool:
         return self._vectors.equal(u, v)
 
-    def column(self, v: Vector) -> Any:
+    def column(self, v: Vector) -> Block:
         return (self._vectors.copy(v) if self._stay else v.copy_to_host()).reshape((self._size, 1))

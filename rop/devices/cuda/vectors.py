@@ -7,7 +7,7 @@ the vector alone.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numba import cuda
@@ -20,8 +20,11 @@ from rop.errors import ArgumentError, ArgumentTypeError
 from rop.kernels.cuda import memory, sums, transfer
 from rop.kernels.cuda.compile import WARP
 
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-def device_array(count: int, dtype: Any) -> Vector:
+
+def device_array(count: int, dtype: Any) -> DeviceNDArray:
     """Memory for ``count`` numbers, (count,); CUDA has no empty arrays."""
     return cuda.device_array(max(count, 1), dtype)[:count]
 

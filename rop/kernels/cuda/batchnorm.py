@@ -12,18 +12,19 @@ stands for a = b = 0; the rest is the same. The formulas are those of rop/layers
 
 from __future__ import annotations
 
-from typing import Any
-
 from numba import cuda
 
 from rop.kernels.cuda.compile import (
     ROW_BLOCK,
     THREADS,
+    Arguments,
+    BoundNames,
     Count,
     Indices,
-    Matrix,
+    Jet,
     Number,
     Vector,
+    VectorJet,
     add_to,
     by_order,
     formula,
@@ -69,7 +70,7 @@ MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT, TOTAL, PRODUCT = range(1
 FIELDS = 10
 
 
-def _per_channel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+def _per_channel(names: BoundNames, given: Arguments) -> tuple[int, ...]:
     """A grid with a block for every channel."""
     return (given["channels"],)
 
@@ -84,30 +85,30 @@ def gamma_of(w, v, gamma_at, c):
 
 
 @helper
-def put_scales(table0, table1, table2, c, gamma0, gamma1):
+def put_scales(table, c, gamma0, gamma1):
     """Writes the wanted orders of q = γ r and of t = q r², from those of r."""
-    r0 = table0[ROOT, c]
+    r0 = table[0][ROOT, c]
     if wants_0:
         q0 = scale_0(gamma0, r0)
-        table0[SCALE, c] = q0
-        table0[CUBE, c] = cube_0(q0, r0)
+        table[0][SCALE, c] = q0
+        table[0][CUBE, c] = cube_0(q0, r0)
     if wants_1 or wants_2:
-        q0 = table0[SCALE, c]
-        r1 = table1[ROOT, c]
+        q0 = table[0][SCALE, c]
+        r1 = table[1][ROOT, c]
         square1 = square_1(r0, r1)
         q1 = scale_1(gamma0, gamma1, r0, r1)
         if wants_1:
-            table1[SCALE, c] = q1
-            table1[CUBE, c] = cube_1(q0, q1, r0, square1)
+            table[1][SCALE, c] = q1
+            table[1][CUBE, c] = cube_1(q0, q1, r0, square1)
         if wants_2:
-            r2 = table2[ROOT, c]
+            r2 = table[2][ROOT, c]
             q2 = scale_2(gamma0, gamma1, r1, r2)
-            table2[SCALE, c] = q2
-            table2[CUBE, c] = cube_2(q0, q1, q2, r0, square1, square_2(r0, r1, r2))
+            table[2][SCALE, c] = q2
+            table[2][CUBE, c] = cube_2(q0, q1, q2, r0, square1, square_2(r0, r1, r2))
 
 
 @helper
-def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
+def channel_means(buffer, x, samples, c, pixels, channels):
     """N, and the means of a channel at the orders that are wanted and not zero; 0 for the others."""
     lanes = samples.size
     count = sum0 = sum1 = sum2 = real(0)
@@ -119,11 +120,11 @@ def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
             row = pixel * channels + c
             count += real(1)
             if wants_0:
-                sum0, lost0 = added(sum0, lost0, x0[row, lane])
+                sum0, lost0 = added(sum0, lost0, x[0][row, lane])
             if wants_1 and has_1:
-                sum1, lost1 = added(sum1, lost1, x1[row, lane])
+                sum1, lost1 = added(sum1, lost1, x[1][row, lane])
             if wants_2 and has_2:
-                sum2, lost2 = added(sum2, lost2, x2[row, lane])
+                sum2, lost2 = added(sum2, lost2, x[2][row, lane])
     n = block_sum(buffer, cuda.threadIdx.x, count)
     if wants_0:
         sum0 = block_sum(buffer, cuda.threadIdx.x, sum0)
@@ -135,7 +136,7 @@ def channel_means(buffer, x0, x1, x2, samples, c, pixels, channels):
 
 
 @helper
-def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m2):
+def channel_products(buffer, x, samples, c, pixels, channels, means):
     """S_00, S_01, S_02 and S_11 of a channel (see rop/layers/batchnorm.py), those that are needed."""
     lanes = samples.size
     sum00 = sum01 = sum02 = sum11 = real(0)
@@ -145,17 +146,17 @@ def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m
         lane = i - pixel * lanes
         if samples[lane] >= 0:
             row = pixel * channels + c
-            c0 = centred(x0[row, lane], m0)
+            c0 = centred(x[0][row, lane], means[0])
             if wants_0:
                 sum00, lost00 = added(sum00, lost00, c0 * c0)
             if has_1 and (wants_1 or wants_2):
-                c1 = centred(x1[row, lane], m1)
+                c1 = centred(x[1][row, lane], means[1])
                 if wants_1:
                     sum01, lost01 = added(sum01, lost01, c0 * c1)
                 if wants_2:
                     sum11, lost11 = added(sum11, lost11, c1 * c1)
             if has_2 and wants_2:
-                sum02, lost02 = added(sum02, lost02, c0 * centred(x2[row, lane], m2))
+                sum02, lost02 = added(sum02, lost02, c0 * centred(x[2][row, lane], means[2]))
     if wants_0:
         sum00 = block_sum(buffer, cuda.threadIdx.x, sum00)
     if has_1 and wants_1:
@@ -169,12 +170,8 @@ def channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m
 
 @kernel(_per_channel, names=by_order)
 def statistics(
-    table0: Matrix,
-    table1: Matrix,
-    table2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
+    table: Jet,
+    x: Jet,
     w: Vector,
     v: Vector,
     samples: Indices,
@@ -186,107 +183,83 @@ def statistics(
     """The channel tables of training mode, from the batch: mean, variance s, r = (s + ε)^(−1/2), q and t."""
     buffer = cuda.shared.array(THREADS, real)
     c = cuda.blockIdx.x
-    n, m0, m1, m2 = channel_means(buffer, x0, x1, x2, samples, c, pixels, channels)
+    n, m0, m1, m2 = channel_means(buffer, x, samples, c, pixels, channels)
     if not wants_0:
-        m0 = table0[MEAN, c]
+        m0 = table[0][MEAN, c]
     if wants_2 and not wants_1:
-        m1 = table1[MEAN, c]
-    s00, s01, s02, s11 = channel_products(buffer, x0, x1, x2, samples, c, pixels, channels, m0, m1, m2)
+        m1 = table[1][MEAN, c]
+    s00, s01, s02, s11 = channel_products(buffer, x, samples, c, pixels, channels, (m0, m1, m2))
     if cuda.threadIdx.x > 0:
         return
     if wants_0:
-        table0[COUNT, c] = n
-        table0[MEAN, c] = m0
+        table[0][COUNT, c] = n
+        table[0][MEAN, c] = m0
         s0 = variance_0(s00, n)
-        table0[VARIANCE, c] = s0
-        table0[ROOT, c] = inverse_root_0(s0, eps)
-    r0 = table0[ROOT, c]
+        table[0][VARIANCE, c] = s0
+        table[0][ROOT, c] = inverse_root_0(s0, eps)
+    r0 = table[0][ROOT, c]
     if wants_1:
         s1 = variance_1(s01, n)
-        table1[MEAN, c] = m1
-        table1[VARIANCE, c] = s1
-        table1[ROOT, c] = inverse_root_1(r0, s1)
+        table[1][MEAN, c] = m1
+        table[1][VARIANCE, c] = s1
+        table[1][ROOT, c] = inverse_root_1(r0, s1)
     if wants_2:
-        table2[MEAN, c] = m2
-        table2[ROOT, c] = inverse_root_2(r0, table1[VARIANCE, c], variance_2(s02, s11, n))
+        table[2][MEAN, c] = m2
+        table[2][ROOT, c] = inverse_root_2(r0, table[1][VARIANCE, c], variance_2(s02, s11, n))
     gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
-    put_scales(table0, table1, table2, c, gamma0, gamma1)
+    put_scales(table, c, gamma0, gamma1)
 
 
 @kernel(per_number("mean"), names=by_order)
-def frozen(
-    table0: Matrix,
-    table1: Matrix,
-    table2: Matrix,
-    mean: Vector,
-    variance: Vector,
-    w: Vector,
-    v: Vector,
-    gamma_at: Count,
-    eps: Number,
-):
+def frozen(table: Jet, mean: Vector, variance: Vector, w: Vector, v: Vector, gamma_at: Count, eps: Number):
     """The channel tables of evaluation mode; mean and variance (channels,) are running statistics."""
     c = cuda.grid(1)
     if c < mean.size:
         for field in range(FIELDS):
             if wants_0:
-                table0[field, c] = real(0)
+                table[0][field, c] = real(0)
             if wants_1:
-                table1[field, c] = real(0)
+                table[1][field, c] = real(0)
             if wants_2:
-                table2[field, c] = real(0)
+                table[2][field, c] = real(0)
         if wants_0:
-            table0[MEAN, c] = mean[c]
-            table0[ROOT, c] = inverse_root_0(variance[c], eps)
+            table[0][MEAN, c] = mean[c]
+            table[0][ROOT, c] = inverse_root_0(variance[c], eps)
         gamma0, gamma1 = gamma_of(w, v, gamma_at, c)
-        put_scales(table0, table1, table2, c, gamma0, gamma1)
+        put_scales(table, c, gamma0, gamma1)
 
 
 # ------------------------------------------------------------------------------------------------------ the two passes
 @helper
-def centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c):
+def centred_jet(table, x, row, lane, c):
     """The jet of c = x − m at the orders that are needed; 0 for the others."""
-    c0 = centred(x0[row, lane], table0[MEAN, c])
+    c0 = centred(x[0][row, lane], table[0][MEAN, c])
     c1 = c2 = real(0)
     if has_1 and (wants_1 or wants_2):
-        c1 = centred(x1[row, lane], table1[MEAN, c])
+        c1 = centred(x[1][row, lane], table[1][MEAN, c])
     if has_2 and wants_2:
-        c2 = centred(x2[row, lane], table2[MEAN, c])
+        c2 = centred(x[2][row, lane], table[2][MEAN, c])
     return c0, c1, c2
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def normalise(
-    y0: Matrix,
-    y1: Matrix,
-    y2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    table0: Matrix,
-    table1: Matrix,
-    table2: Matrix,
-    w: Vector,
-    v: Vector,
-    beta_at: Count,
-    channels: Count,
-):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def normalise(y: Jet, x: Jet, table: Jet, w: Vector, v: Vector, beta_at: Count, channels: Count):
     """The jet of y = q c + β."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         c = row % channels
-        c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
-        q0 = table0[SCALE, c]
+        c0, c1, c2 = centred_jet(table, x, row, lane, c)
+        q0 = table[0][SCALE, c]
         if wants_0:
-            y0[row, lane] = output_0(q0, c0, w[beta_at + c] if beta_at >= 0 else real(0))
+            y[0][row, lane] = output_0(q0, c0, w[beta_at + c] if beta_at >= 0 else real(0))
         if wants_1:
-            y1[row, lane] = output_1(q0, table1[SCALE, c], c0, c1, v[beta_at + c] if beta_at >= 0 else real(0))
+            y[1][row, lane] = output_1(q0, table[1][SCALE, c], c0, c1, v[beta_at + c] if beta_at >= 0 else real(0))
         if wants_2:
-            y2[row, lane] = output_2(q0, table1[SCALE, c], table2[SCALE, c], c0, c1, c2)
+            y[2][row, lane] = output_2(q0, table[1][SCALE, c], table[2][SCALE, c], c0, c1, c2)
 
 
 @helper
-def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels):
+def channel_gradients(buffer, table, x, g, samples, c, pixels, channels):
     """G = Σ g and D = Σ g c of a channel, at the orders that are wanted."""
     lanes = samples.size
     total0 = total1 = total2 = product0 = product1 = product2 = real(0)
@@ -296,18 +269,18 @@ def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, sa
         lane = i - pixel * lanes
         if samples[lane] >= 0:
             row = pixel * channels + c
-            c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
-            f0 = g0[row, lane]
+            c0, c1, c2 = centred_jet(table, x, row, lane, c)
+            f0 = g[0][row, lane]
             if wants_0:
                 total0, lost0 = added(total0, lost0, f0)
                 product0, missed0 = added(product0, missed0, f0 * c0)
             if wants_1 or wants_2:
-                f1 = g1[row, lane]
+                f1 = g[1][row, lane]
                 if wants_1:
                     total1, lost1 = added(total1, lost1, f1)
                     product1, missed1 = added(product1, missed1, product_1(c0, c1, f0, f1))
                 if wants_2:
-                    f2 = g2[row, lane]
+                    f2 = g[2][row, lane]
                     total2, lost2 = added(total2, lost2, f2)
                     product2, missed2 = added(product2, missed2, product_2(c0, c1, c2, f0, f1, f2))
     if wants_0:
@@ -323,31 +296,23 @@ def channel_gradients(buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, sa
 
 
 @helper
-def put_gradients(table, out, c, shift, slope, gamma, beta, gamma_at, beta_at, add):
-    """Writes a and b to the table, both 0 in evaluation mode, and the gradients of γ and β to the vector ``out`` of all
-    parameters."""
+def put_gradients(table, out, c, shift, slope, gradients, places, add):
+    """Writes a and b to the table, both 0 in evaluation mode, and the gradients of γ and β to their places in the
+    vector ``out`` of all parameters, unless a place is −1."""
     table[SHIFT, c] = shift
     table[SLOPE, c] = slope
-    if gamma_at >= 0:
-        add_to(out, gamma_at + c, gamma, add)
-    if beta_at >= 0:
-        add_to(out, beta_at + c, beta, add)
+    if places[0] >= 0:
+        add_to(out, places[0] + c, gradients[0], add)
+    if places[1] >= 0:
+        add_to(out, places[1] + c, gradients[1], add)
 
 
 @kernel(_per_channel, names=by_order)
 def gradient_statistics(
-    table0: Matrix,
-    table1: Matrix,
-    table2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    out0: Vector,
-    out1: Vector,
-    out2: Vector,
+    table: Jet,
+    x: Jet,
+    g: Jet,
+    out: VectorJet,
     samples: Indices,
     gamma_at: Count,
     beta_at: Count,
@@ -359,88 +324,57 @@ def gradient_statistics(
     buffer = cuda.shared.array(THREADS, real)
     c = cuda.blockIdx.x
     total0, total1, total2, product0, product1, product2 = channel_gradients(
-        buffer, table0, table1, table2, x0, x1, x2, g0, g1, g2, samples, c, pixels, channels
+        buffer, table, x, g, samples, c, pixels, channels
     )
     if cuda.threadIdx.x > 0:
         return
-    n = table0[COUNT, c]
+    n = table[0][COUNT, c]
     share = real(1) / n if n > real(0) else real(0)
-    q0, t0, r0 = table0[SCALE, c], table0[CUBE, c], table0[ROOT, c]
+    places = gamma_at, beta_at
+    q0, t0, r0 = table[0][SCALE, c], table[0][CUBE, c], table[0][ROOT, c]
     if wants_0:
-        table0[TOTAL, c] = total0
-        table0[PRODUCT, c] = product0
-        put_gradients(
-            table0, out0, c, q0 * total0 * share, t0 * product0 * share, r0 * product0, total0, gamma_at, beta_at, add
-        )
+        table[0][TOTAL, c] = total0
+        table[0][PRODUCT, c] = product0
+        shift, slope = q0 * total0 * share, t0 * product0 * share
+        put_gradients(table[0], out[0], c, shift, slope, (r0 * product0, total0), places, add)
     if wants_1 or wants_2:
-        total0, product0 = table0[TOTAL, c], table0[PRODUCT, c]
-        q1, t1, r1 = table1[SCALE, c], table1[CUBE, c], table1[ROOT, c]
+        total0, product0 = table[0][TOTAL, c], table[0][PRODUCT, c]
+        q1, t1, r1 = table[1][SCALE, c], table[1][CUBE, c], table[1][ROOT, c]
         if wants_1:
-            table1[TOTAL, c] = total1
-            table1[PRODUCT, c] = product1
-            put_gradients(
-                table1,
-                out1,
-                c,
-                product_1(q0, q1, total0, total1) * share,
-                product_1(t0, t1, product0, product1) * share,
-                product_1(r0, r1, product0, product1),
-                total1,
-                gamma_at,
-                beta_at,
-                add,
-            )
+            table[1][TOTAL, c] = total1
+            table[1][PRODUCT, c] = product1
+            shift = product_1(q0, q1, total0, total1) * share
+            slope = product_1(t0, t1, product0, product1) * share
+            gamma = product_1(r0, r1, product0, product1)
+            put_gradients(table[1], out[1], c, shift, slope, (gamma, total1), places, add)
         if wants_2:
-            total1, product1 = table1[TOTAL, c], table1[PRODUCT, c]
-            q2, t2, r2 = table2[SCALE, c], table2[CUBE, c], table2[ROOT, c]
-            put_gradients(
-                table2,
-                out2,
-                c,
-                product_2(q0, q1, q2, total0, total1, total2) * share,
-                product_2(t0, t1, t2, product0, product1, product2) * share,
-                product_2(r0, r1, r2, product0, product1, product2),
-                total2,
-                gamma_at,
-                beta_at,
-                add,
-            )
+            total1, product1 = table[1][TOTAL, c], table[1][PRODUCT, c]
+            q2, t2, r2 = table[2][SCALE, c], table[2][CUBE, c], table[2][ROOT, c]
+            shift = product_2(q0, q1, q2, total0, total1, total2) * share
+            slope = product_2(t0, t1, t2, product0, product1, product2) * share
+            gamma = product_2(r0, r1, r2, product0, product1, product2)
+            put_gradients(table[2], out[2], c, shift, slope, (gamma, total2), places, add)
 
 
-@kernel(per_row("h0"), ROW_BLOCK, by_order)
-def backward(
-    h0: Matrix,
-    h1: Matrix,
-    h2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    table0: Matrix,
-    table1: Matrix,
-    table2: Matrix,
-    samples: Indices,
-    channels: Count,
-):
+@kernel(per_row("h"), ROW_BLOCK, by_order)
+def backward(h: Jet, x: Jet, g: Jet, table: Jet, samples: Indices, channels: Count):
     """The jet of h = q g − a − b c; padding lanes get 0."""
     row, lane = position()
-    if row < h0.shape[0]:
+    if row < h[0].shape[0]:
         counts = samples[lane] >= 0
         c = row % channels
-        c0, c1, c2 = centred_jet(table0, table1, table2, x0, x1, x2, row, lane, c)
-        q0, b0 = table0[SCALE, c], table0[SLOPE, c]
-        f0 = g0[row, lane]
+        c0, c1, c2 = centred_jet(table, x, row, lane, c)
+        q0, b0 = table[0][SCALE, c], table[0][SLOPE, c]
+        f0 = g[0][row, lane]
         if wants_0:
-            h0[row, lane] = input_gradient_0(q0, b0, f0, c0, table0[SHIFT, c]) if counts else real(0)
+            h[0][row, lane] = input_gradient_0(q0, b0, f0, c0, table[0][SHIFT, c]) if counts else real(0)
         if wants_1 or wants_2:
-            q1, b1 = table1[SCALE, c], table1[SLOPE, c]
-            f1 = g1[row, lane]
+            q1, b1 = table[1][SCALE, c], table[1][SLOPE, c]
+            f1 = g[1][row, lane]
             if wants_1:
-                value = input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, table1[SHIFT, c])
-                h1[row, lane] = value if counts else real(0)
+                value = input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, table[1][SHIFT, c])
+                h[1][row, lane] = value if counts else real(0)
             if wants_2:
-                q2, b2, a2 = table2[SCALE, c], table2[SLOPE, c], table2[SHIFT, c]
-                value = input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, g2[row, lane], c0, c1, c2, a2)
-                h2[row, lane] = value if counts else real(0)
+                q2, b2, a2 = table[2][SCALE, c], table[2][SLOPE, c], table[2][SHIFT, c]
+                value = input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, g[2][row, lane], c0, c1, c2, a2)
+                h[2][row, lane] = value if counts else real(0)

@@ -10,7 +10,7 @@ loaded into shared memory, and those of the result are stored.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 from numba import cuda
 
@@ -18,12 +18,18 @@ from rop.kernels.cuda.compile import (
     ORDERS,
     THREADS,
     WARP,
+    Arguments,
+    BoundNames,
     Count,
     Indices,
+    Jet,
     Matrix,
+    Orders,
+    Real,
     Specialisation,
     Table,
     Vector,
+    VectorJet,
     add_to,
     blocks_of,
     by_order,
@@ -48,6 +54,7 @@ from rop.kernels.cuda.gemm import (
     TILES,
     multiply,
     my_place,
+    no_sums,
     put_factor,
     tile_block,
     tile_for,
@@ -62,8 +69,8 @@ rectified = formula(relu.rectified)
 
 # ------------------------------------------------------------------------------------------------------------- products
 def product_names(
-    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, adjoint: bool = False, tile: str = "large"
-) -> dict[str, Any]:
+    orders: Orders = ORDERS, levels: Orders = ORDERS, adjoint: bool = False, tile: str = "large"
+) -> BoundNames:
     """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
     return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "left_2": False}
 
@@ -71,17 +78,30 @@ def product_names(
 adjoint = False
 
 
-def _product_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
-    pixels, lanes = given["source"].shape[0], given["c0"].shape[1]
+def _product_grid(names: BoundNames, given: Arguments) -> tuple[int, ...]:
+    pixels, lanes = given["source"].shape[0], given["c"][0].shape[1]
     return (
         pixels * blocks_of(lanes, names["COLUMNS"]),
         given["groups"] * blocks_of(given["group_rows"], names["ROWS"]),
     )
 
 
+class Strides(NamedTuple):
+    """Where A_0 lies in w, and A_1 in v: A[i, j] of a group is w[base + group · group_base + i · i_step + j], for the
+    adjoint w[base + group · group_base + i · i_step + (j // inner) · outer_step + j % inner]."""
+
+    base: int
+    group_base: int
+    i_step: int
+    inner: int
+    outer_step: int
+
+
 @helper
-def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_step, inner, outer_step, thread):
+def load_weights(tiles, w, v, strides, group, row_0, j_0, group_rows, fan, thread):
     """Loads tiles (j, row) of W and V."""
+    base, group_base, i_step, inner, outer_step = strides
+    first = base + group * group_base
     for e in range(thread, ROWS * DEPTH, TILE_THREADS):
         i = e % ROWS if adjoint else e // DEPTH
         step = e // ROWS if adjoint else e % DEPTH
@@ -89,49 +109,45 @@ def load_weights(w_tile, v_tile, w, v, first, row_0, j_0, group_rows, fan, i_ste
         inside = row_0 + i < group_rows and j < fan
         at = first + (row_0 + i) * i_step
         at += j // inner * outer_step + j % inner if adjoint else j
-        w_tile[step, i] = w[at] if inside else real(0)
+        tiles[0][step, i] = w[at] if inside else real(0)
         if wants_1 or wants_2:
-            v_tile[step, i] = v[at] if inside else real(0)
+            tiles[1][step, i] = v[at] if inside else real(0)
 
 
 @helper
-def load_factors(b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, shift, j_0, lane_0, fan, lanes, thread):
+def load_factors(tiles, b, source, pixel, shift, j_0, lane_0, lanes, thread):
     """Loads tiles (j, lane) of the orders of B."""
     for e in range(thread, DEPTH * COLUMNS, TILE_THREADS):
         step = e // COLUMNS
         column = e % COLUMNS
         lane = lane_0 + column
-        row = source[pixel, j_0 + step] if j_0 + step < fan and lane < lanes else -1
-        put_factor(b0_tile, b1_tile, b2_tile, b0, b1, b2, step, column, row + shift, lane, row >= 0)
+        row = source[pixel, j_0 + step] if j_0 + step < source.shape[1] and lane < lanes else -1
+        put_factor(tiles, b, step, column, row + shift, lane, row >= 0)
 
 
 @helper
-def store_products(c0, c1, c2, sum0, sum1, sum2, m, row, lane, bias0, bias1, mask, gate):
+def store_products(c, sums, m, row, lane, bias, mask, gate):
     """One row of a thread's outputs; the gate is a ReLU at any order."""
     off = real(0)
     for n in range(EACH):
-        value = sum0[m, n] + bias0
+        value = sums[0][m, n] + bias[0]
         at = real(1)
         if gate == RELU:
-            at = value if wants_0 else c0[row, lane + n]
+            at = value if wants_0 else c[0][row, lane + n]
         elif gate == MASK:
             at = mask[row, lane + n]
         if wants_0:
-            c0[row, lane + n] = rectified(value, at, off)
+            c[0][row, lane + n] = rectified(value, at, off)
         if wants_1:
-            c1[row, lane + n] = rectified(sum1[m, n] + bias1, at, off)
+            c[1][row, lane + n] = rectified(sums[1][m, n] + bias[1], at, off)
         if wants_2:
-            c2[row, lane + n] = rectified(sum2[m, n], at, off)
+            c[2][row, lane + n] = rectified(sums[2][m, n], at, off)
 
 
 @kernel(_product_grid, tile_block, product_names)
 def products(
-    c0: Matrix,
-    c1: Matrix,
-    c2: Matrix,
-    b0: Matrix,
-    b1: Matrix,
-    b2: Matrix,
+    c: Jet,
+    b: Jet,
     w: Vector,
     v: Vector,
     source: Table,
@@ -142,33 +158,21 @@ def products(
     groups: Count,
     group_step: Count,
     c_rows: Count,
-    base: Count,
-    group_base: Count,
-    i_step: Count,
-    inner: Count,
-    outer_step: Count,
+    strides: Strides,
     bias_at: Count,
 ):
-    """C_k (pixel, row, lane) = bias_k + Σ_j (A_0 (row, j) B_k (j, lane) + A_1 B_{k−1}), with A_0 from w and A_1 from v.
+    """C_k (pixel, row, lane) = bias_k + Σ_j (A_0 (row, j) B_k (j, lane) + A_1 B_{k−1}), with A_0 from w and A_1 from v
+    (see ``Strides``).
 
-    A[i, j] = w[base + i·i_step + j], for the adjoint w[base + i·i_step + (j // inner)·outer_step + j % inner]; row j of
-    B at pixel p is source[p, j], zeros if that is −1; row i of C is target[i] of its pixel's c_rows. From one group to
-    the next, base moves by group_base and rows of B by group_step."""
+    Row j of B at pixel p is source[p, j], zeros if that is −1; row i of C is target[i] of its pixel's c_rows. From one
+    group to the next, rows of B move by group_step."""
     w_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
     v_tile = cuda.shared.array((DEPTH, LONG_ROWS), real, ALIGNED)
     b0_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b1_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
     b2_tile = cuda.shared.array((DEPTH, COLUMNS), real, ALIGNED)
-    sum0 = cuda.local.array((EACH, EACH), real)  # the compiler keeps these in registers: their indices are constants
-    sum1 = cuda.local.array((EACH, EACH), real)
-    sum2 = cuda.local.array((EACH, EACH), real)
-    y0 = cuda.local.array(EACH, real)
-    y1 = cuda.local.array(EACH, real)
-    y2 = cuda.local.array(EACH, real)
-    for m in range(EACH):
-        for n in range(EACH):
-            sum0[m, n] = sum1[m, n] = sum2[m, n] = real(0)
-    fan, lanes = source.shape[1], c0.shape[1]
+    a_tiles, b_tiles, sums = (w_tile, v_tile, v_tile), (b0_tile, b1_tile, b2_tile), no_sums()
+    fan, lanes = source.shape[1], c[0].shape[1]
     lane_blocks = (lanes + COLUMNS - 1) // COLUMNS
     pixel = cuda.blockIdx.x // lane_blocks
     lane_0 = (cuda.blockIdx.x - pixel * lane_blocks) * COLUMNS
@@ -177,26 +181,10 @@ def products(
     row_0 = (cuda.blockIdx.y - group * row_blocks) * ROWS
     thread, my_row, my_column = my_place()
     for j_0 in range(0, fan, DEPTH):
-        load_weights(
-            w_tile,
-            v_tile,
-            w,
-            v,
-            base + group * group_base,
-            row_0,
-            j_0,
-            group_rows,
-            fan,
-            i_step,
-            inner,
-            outer_step,
-            thread,
-        )
-        load_factors(
-            b0_tile, b1_tile, b2_tile, b0, b1, b2, source, pixel, group * group_step, j_0, lane_0, fan, lanes, thread
-        )
+        load_weights(a_tiles, w, v, strides, group, row_0, j_0, group_rows, fan, thread)
+        load_factors(b_tiles, b, source, pixel, group * group_step, j_0, lane_0, lanes, thread)
         cuda.syncthreads()
-        multiply(sum0, sum1, sum2, y0, y1, y2, w_tile, v_tile, v_tile, b0_tile, b1_tile, b2_tile, my_row, my_column)
+        multiply(sums, a_tiles, b_tiles, my_row, my_column)
         cuda.syncthreads()
     if lane_0 + my_column < lanes:  # lanes are a multiple of what a thread has
         for m in range(EACH):
@@ -205,26 +193,11 @@ def products(
                 i += group * group_rows
                 bias0 = w[bias_at + i] if bias_at >= 0 else real(0)
                 bias1 = v[bias_at + i] if bias_at >= 0 and (wants_1 or wants_2) else real(0)
-                store_products(
-                    c0,
-                    c1,
-                    c2,
-                    sum0,
-                    sum1,
-                    sum2,
-                    m,
-                    pixel * c_rows + target[i],
-                    lane_0 + my_column,
-                    bias0,
-                    bias1,
-                    mask,
-                    gate,
-                )
+                row, lane = pixel * c_rows + target[i], lane_0 + my_column
+                store_products(c, sums, m, row, lane, (bias0, bias1), mask, gate)
 
 
-def products_for(
-    dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], adjoint: bool, rows: int, lanes: int
-) -> Specialisation:
+def products_for(dtype: Real, orders: Orders, levels: Orders, adjoint: bool, rows: int, lanes: int) -> Specialisation:
     """The kernel for products of this size: ``rows`` of a group, ``lanes`` of the batch."""
     return products(dtype, orders=orders, levels=levels, adjoint=adjoint, tile=tile_for(rows, lanes))
 
@@ -242,61 +215,46 @@ def slices(pixels: int, lanes: int, rows: int, fan: int) -> int:
     return max(1, min(LONGEST, BLOCKS // tiles, pixels * lanes // WARP))
 
 
-def gradient_names(
-    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, tile: str = "large"
-) -> dict[str, Any]:
+def gradient_names(orders: Orders = ORDERS, levels: Orders = ORDERS, tile: str = "large") -> BoundNames:
     """Bound names of ``weight_gradient``; ``levels`` are the orders of x."""
     return {**by_order(orders, levels), **TILES[tile].names(), "left_2": True}
 
 
-def _gradient_grid(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+def _gradient_grid(names: BoundNames, given: Arguments) -> tuple[int, ...]:
     return (
         blocks_of(given["source"].shape[1], names["COLUMNS"]),
         given["groups"] * blocks_of(given["group_rows"], names["ROWS"]),
-        given["partial0"].shape[0],
+        given["partial"][0].shape[0],
     )
 
 
 @helper
-def load_deltas(d0_tile, d1_tile, d2_tile, d0, d1, d2, row_0, lane_0, rows_left, thread):
+def load_deltas(tiles, d, row_0, lane_0, rows_left, thread):
     """Loads tiles (lane, row) of the orders of δ, up to the highest that is wanted."""
     for e in range(thread, ROWS * DEPTH, TILE_THREADS):
         i = e // DEPTH
         step = e % DEPTH
         inside = i < rows_left
-        d0_tile[step, i] = d0[row_0 + i, lane_0 + step] if inside else real(0)
+        tiles[0][step, i] = d[0][row_0 + i, lane_0 + step] if inside else real(0)
         if wants_1 or wants_2:
-            d1_tile[step, i] = d1[row_0 + i, lane_0 + step] if inside else real(0)
+            tiles[1][step, i] = d[1][row_0 + i, lane_0 + step] if inside else real(0)
         if wants_2:
-            d2_tile[step, i] = d2[row_0 + i, lane_0 + step] if inside else real(0)
+            tiles[2][step, i] = d[2][row_0 + i, lane_0 + step] if inside else real(0)
 
 
 @helper
-def load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, shift, j_0, lane_0, fan, thread):
+def load_inputs(tiles, x, source, pixel, shift, j_0, lane_0, thread):
     """Loads tiles (lane, j) of the orders of x."""
     for e in range(thread, COLUMNS * DEPTH, TILE_THREADS):
         j = e // DEPTH
         step = e % DEPTH
-        row = source[pixel, j_0 + j] if j_0 + j < fan else -1
-        put_factor(x0_tile, x1_tile, x2_tile, x0, x1, x2, step, j, row + shift, lane_0 + step, row >= 0)
+        row = source[pixel, j_0 + j] if j_0 + j < source.shape[1] else -1
+        put_factor(tiles, x, step, j, row + shift, lane_0 + step, row >= 0)
 
 
 @kernel(_gradient_grid, tile_block, gradient_names)
 def weight_gradient(
-    partial0: Matrix,
-    partial1: Matrix,
-    partial2: Matrix,
-    d0: Matrix,
-    d1: Matrix,
-    d2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    source: Table,
-    group_rows: Count,
-    groups: Count,
-    group_step: Count,
-    d_rows: Count,
+    partial: Jet, d: Jet, x: Jet, source: Table, group_rows: Count, groups: Count, group_step: Count, d_rows: Count
 ):
     """Slices of D_k (group, row, j) = Σ_pixels Σ_lanes Σ_a δ_a (pixel, row) x_{k−a} (source[pixel, j]), in the layout
     of the weights; ``collect`` adds the slices up."""
@@ -306,17 +264,9 @@ def weight_gradient(
     x0_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
     x1_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
     x2_tile = cuda.shared.array((DEPTH, LONG_COLUMNS), real, ALIGNED)
-    sum0 = cuda.local.array((EACH, EACH), real)
-    sum1 = cuda.local.array((EACH, EACH), real)
-    sum2 = cuda.local.array((EACH, EACH), real)
-    y0 = cuda.local.array(EACH, real)
-    y1 = cuda.local.array(EACH, real)
-    y2 = cuda.local.array(EACH, real)
-    for m in range(EACH):
-        for n in range(EACH):
-            sum0[m, n] = sum1[m, n] = sum2[m, n] = real(0)
+    d_tiles, x_tiles, sums = (d0_tile, d1_tile, d2_tile), (x0_tile, x1_tile, x2_tile), no_sums()
     pixels, fan = source.shape
-    steps = d0.shape[1] // DEPTH  # lanes are a multiple of the depth
+    steps = d[0].shape[1] // DEPTH  # lanes are a multiple of the depth
     j_0 = cuda.blockIdx.x * COLUMNS
     row_blocks = (group_rows + ROWS - 1) // ROWS
     group = cuda.blockIdx.y // row_blocks
@@ -326,63 +276,31 @@ def weight_gradient(
     for number in range(pixels * steps * piece // pieces, pixels * steps * (piece + 1) // pieces):
         pixel = number // steps
         lane_0 = (number - pixel * steps) * DEPTH
-        load_deltas(
-            d0_tile,
-            d1_tile,
-            d2_tile,
-            d0,
-            d1,
-            d2,
-            pixel * d_rows + group * group_rows + row_0,
-            lane_0,
-            group_rows - row_0,
-            thread,
-        )
-        load_inputs(x0_tile, x1_tile, x2_tile, x0, x1, x2, source, pixel, group * group_step, j_0, lane_0, fan, thread)
+        load_deltas(d_tiles, d, pixel * d_rows + group * group_rows + row_0, lane_0, group_rows - row_0, thread)
+        load_inputs(x_tiles, x, source, pixel, group * group_step, j_0, lane_0, thread)
         cuda.syncthreads()
-        multiply(sum0, sum1, sum2, y0, y1, y2, d0_tile, d1_tile, d2_tile, x0_tile, x1_tile, x2_tile, my_row, my_column)
+        multiply(sums, d_tiles, x_tiles, my_row, my_column)
         cuda.syncthreads()
     for m in range(EACH):
         i = row_0 + my_row + m
         for n in range(EACH):
             j = j_0 + my_column + n
             if i < group_rows and j < fan:
-                put(
-                    partial0,
-                    partial1,
-                    partial2,
-                    piece,
-                    (group * group_rows + i) * fan + j,
-                    sum0[m, n],
-                    sum1[m, n],
-                    sum2[m, n],
-                )
+                place = (group * group_rows + i) * fan + j
+                put(partial, piece, place, (sums[0][m, n], sums[1][m, n], sums[2][m, n]))
 
 
-def weight_gradient_for(
-    dtype: Any, orders: tuple[int, ...], levels: tuple[int, ...], rows: int, fan: int
-) -> Specialisation:
+def weight_gradient_for(dtype: Real, orders: Orders, levels: Orders, rows: int, fan: int) -> Specialisation:
     """The kernel for weight gradients of this size: ``rows`` of a group."""
     return weight_gradient(dtype, orders=orders, levels=levels, tile=tile_for(rows, fan))
 
 
 @kernel(lambda names, given: (given["rows"],), names=by_order)
-def bias_gradient(
-    out0: Vector,
-    out1: Vector,
-    out2: Vector,
-    d0: Matrix,
-    d1: Matrix,
-    d2: Matrix,
-    base: Count,
-    rows: Count,
-    pixels: Count,
-    add: Count,
-):
+def bias_gradient(out: VectorJet, d: Jet, base: Count, rows: Count, pixels: Count, add: Count):
     """out[base + row] (+)= Σ_pixels Σ_lanes δ (pixel, row, lane); a block for every row."""
     buffer = cuda.shared.array(THREADS, real)
     thread, row = cuda.threadIdx.x, cuda.blockIdx.x
-    lanes = d0.shape[1]
+    lanes = d[0].shape[1]
     sum0 = sum1 = sum2 = real(0)
     lost0 = lost1 = lost2 = real(0)
     for i in range(thread, pixels * lanes, THREADS):
@@ -390,20 +308,20 @@ def bias_gradient(
         lane = i - pixel * lanes
         there = pixel * rows + row
         if wants_0:
-            sum0, lost0 = added(sum0, lost0, d0[there, lane])
+            sum0, lost0 = added(sum0, lost0, d[0][there, lane])
         if wants_1:
-            sum1, lost1 = added(sum1, lost1, d1[there, lane])
+            sum1, lost1 = added(sum1, lost1, d[1][there, lane])
         if wants_2:
-            sum2, lost2 = added(sum2, lost2, d2[there, lane])
+            sum2, lost2 = added(sum2, lost2, d[2][there, lane])
     if wants_0:
         sum0 = block_sum(buffer, thread, sum0)
         if thread == 0:
-            add_to(out0, base + row, sum0, add)
+            add_to(out[0], base + row, sum0, add)
     if wants_1:
         sum1 = block_sum(buffer, thread, sum1)
         if thread == 0:
-            add_to(out1, base + row, sum1, add)
+            add_to(out[1], base + row, sum1, add)
     if wants_2:
         sum2 = block_sum(buffer, thread, sum2)
         if thread == 0:
-            add_to(out2, base + row, sum2, add)
+            add_to(out[2], base + row, sum2, add)

@@ -10,26 +10,31 @@ They are bound before compilation, so that the compiler sees constants and an or
 ``@kernel`` makes a *factory* of such a function: ``factory(dtype, orders=(0, 1))`` returns the kernel of one
 specialisation, which is made once. Annotations give the kinds of the parameters (``KINDS``).
 
-    kernel = rectify(np.float32, orders=(0, 1, 2))
-    launch = kernel.bind(y0=…, y1=…, y2=…, x0=…, x1=…, x2=…, mask=…, slope=0.0)      # grid and block from the shapes
+    kernel = rectify(np.float32, orders=(0, 2))
+    launch = kernel.bind(y=(y0, None, y2), x=(x0, None, x2), mask=mask, slope=0.0)  # grid and block from the shapes
     launch()                                                                        # any number of times
+
+A jet is one parameter: a tuple with an array for each order. Its indices in kernels are constants, so that it costs
+nothing: ``y[1][row, lane]`` compiles to the same code as an array y1 of its own would.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numba import config, cuda
 
 from rop.kernels.compile import PerPrecision, specialised
 from rop.kernels.scalar import compilable
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 SIMULATED = bool(config.ENABLE_CUDASIM)  # Numba's simulator knows fewer options than its compiler
 ORDERS = (0, 1, 2)
@@ -43,17 +48,24 @@ Matrix: TypeAlias = Any
 Vector: TypeAlias = Any
 Table: TypeAlias = Any
 Indices: TypeAlias = Any
+Jet: TypeAlias = Any
+VectorJet: TypeAlias = Any
 Count: TypeAlias = Any
 Number: TypeAlias = Any
-KINDS = {
+ARRAYS = {
     "Matrix": "{real}[:, ::1]",
     "Vector": "{real}[::1]",
     "Table": "int32[:, ::1]",
     "Indices": "int32[::1]",
+}
+JETS = {"Jet": "Matrix", "VectorJet": "Vector"}  # an array of this kind for each order
+KINDS = {
+    **ARRAYS,
+    **{jet: f"UniTuple({ARRAYS[kind]}, {len(ORDERS)})" for jet, kind in JETS.items()},
     "Count": "int64",
     "Number": "{real}",
+    "Strides": "UniTuple(int64, 5)",  # of the weights of a product, see bilinear.py
 }
-ARRAYS = ("Matrix", "Vector", "Table", "Indices")
 
 real: Any = np.float64  # bound per specialisation, as are the names that start with wants_ and has_
 wants_0: Any = True
@@ -64,14 +76,21 @@ has_1: Any = True
 has_2: Any = True
 
 
+Function = Callable[..., Any]  # a kernel function, a helper or a formula, in Python
+Real = type[np.floating[Any]]  # np.float32 or np.float64
+Orders = tuple[int, ...]
+BoundNames = dict[str, Any]  # names in a kernel function -> their values in one specialisation
+Arguments = dict[str, Any]  # parameters of a kernel -> arrays, jets of arrays, numbers
+
+
 # ------------------------------------------------------------------------------------------------ functions of a device
-def formula(function: Callable[..., Any]) -> PerPrecision:
+def formula(function: Function) -> PerPrecision:
     """A layer's scalar mathematics (rop/layers/) for use in kernels, together with the functions that it calls; their
     literals have the kernel's precision. The device has no NumPy: ``math`` takes its place."""
     return PerPrecision(lambda dtype: in_kernels(compilable(function, dtype, in_kernels, {np: math})))
 
 
-def device_function(function: Callable[..., Any], /, **bind: Any) -> PerPrecision:
+def device_function(function: Function, /, **bind: Any) -> PerPrecision:
     """A device function of which one copy is made per precision; ``bind`` gives names in it a value."""
     return PerPrecision(lambda dtype: in_kernels(bound(function, dtype, bind)))
 
@@ -79,11 +98,11 @@ def device_function(function: Callable[..., Any], /, **bind: Any) -> PerPrecisio
 class Helper:
     """Index arithmetic and sums that kernels share. It is compiled into each kernel, with the kernel's bound names."""
 
-    def __init__(self, function: Callable[..., Any], bind: dict[str, Helper]):
+    def __init__(self, function: Function, bind: dict[str, Helper]):
         self._function, self._bind = function, bind
         self._made: dict[Any, Any] = {}
 
-    def made(self, dtype: Any, names: dict[str, Any]) -> Any:
+    def made(self, dtype: Real, names: BoundNames) -> Any:
         """The device function for kernels of this precision in which these names are bound."""
         key = dtype, *sorted((name, value) for name, value in names.items() if not isinstance(value, PerPrecision))
         if key not in self._made:
@@ -95,12 +114,12 @@ class Helper:
         raise TypeError("a helper is called from kernels only")
 
 
-def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
+def helper(function: Function, /, **bind: Helper) -> Helper:
     """Declares a helper; ``bind`` names the helpers that it calls under names of its own."""
     return Helper(function, bind)
 
 
-def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Callable[..., Any]:
+def bound(function: Function, dtype: Real, names: BoundNames) -> Function:
     """A copy of a kernel function or a helper for this precision, in which these names have these values."""
     mentioned = {name: function.__globals__.get(name) for name in function.__code__.co_names}
     helpers = {name: value.made(dtype, names) for name, value in mentioned.items() if isinstance(value, Helper)}
@@ -108,22 +127,22 @@ def bound(function: Callable[..., Any], dtype: Any, names: dict[str, Any]) -> Ca
     return specialised(function, dtype, **given, **helpers)
 
 
-def in_kernels(function: Callable[..., Any]) -> Any:
+def in_kernels(function: Function) -> Any:
     """A device function. Numba inlines it: otherwise its results might spill to local memory, and the compiler would
     see functions in an order that changes from run to run, and would generate different code with it."""
     return cuda.jit(function, device=True, inline="always")
 
 
 # ------------------------------------------------------------------------------------------------------ specialisations
-Names = Callable[..., dict[str, Any]]  # options of a factory -> values of the names in its function
+Names = Callable[..., BoundNames]  # options of a factory -> values of the names in its function
 
 
-def no_options() -> dict[str, Any]:
+def no_options() -> BoundNames:
     """Bound names of kernels that exist once per precision: none."""
     return {}
 
 
-def by_order(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS) -> dict[str, Any]:
+def by_order(orders: Orders = ORDERS, levels: Orders = ORDERS) -> BoundNames:
     """Bound names of kernels that compute ``orders`` of the jet from an input whose orders ``levels`` are not zero."""
     return {**{f"wants_{k}": k in orders for k in ORDERS}, **{f"has_{k}": k in levels for k in ORDERS}}
 
@@ -137,14 +156,14 @@ class Launch:
     block: tuple[int, ...]
     arguments: tuple[Any, ...]
 
-    def __call__(self, stream: Any = 0) -> None:
-        self.kernel.dispatcher[self.grid, self.block, stream](*self.arguments)
+    def __call__(self) -> None:
+        self.kernel.dispatcher[self.grid, self.block](*self.arguments)
 
 
 class Specialisation:
     """One kernel: a function with all its names bound."""
 
-    def __init__(self, factory: Factory, dtype: Any, options: dict[str, Any]):
+    def __init__(self, factory: Factory, dtype: Real, options: dict[str, Any]):
         self.factory, self.dtype, self.options = factory, dtype, options
         self.names = factory.names(**options)
         self.function = bound(factory.function, dtype, self.names)
@@ -175,8 +194,11 @@ class Specialisation:
 
     @cached_property
     def dispatcher(self) -> Any:
-        """Numba's object that compiles the kernel at its first launch."""
-        return cuda.jit(self.function, **({} if SIMULATED else {"launch_bounds": self.launch_bounds}))
+        """Numba's object that launches the kernel. It is compiled for the signature, so that a launch need not look
+        for the code that fits the types of its arguments."""
+        if SIMULATED:
+            return cuda.jit(self.function)
+        return cuda.jit(self.signature, launch_bounds=self.launch_bounds)(self.function)
 
     def bind(self, **given: Any) -> Launch:
         """The launch on these arguments. Arrays of an order that is neither computed nor read may be left out."""
@@ -186,26 +208,44 @@ class Specialisation:
         grid = self.factory.grid(self.names, complete)
         return Launch(self, grid, self.block, tuple(complete.values()))
 
-    def _argument(self, name: str, kind: str, given: dict[str, Any]) -> Any:
+    def _argument(self, name: str, kind: str, given: Arguments) -> Any:
         """The argument for a parameter, converted to the parameter's kind."""
         value = given.get(name)
+        if kind in JETS:
+            return self._complete(name, value or (None,) * len(ORDERS), JETS[kind], given)
         if kind in ARRAYS:
-            return self._stand_in(name, kind, given) if value is None else value
+            return self._stand_in(kind, given) if value is None else self._checked(name, kind, value)
         assert value is not None, f"{self.title}: {name} is missing"
-        return int(value) if kind == "Count" else self.dtype(value)
+        return self.dtype(value) if kind == "Number" else int(value) if kind == "Count" else value
 
-    def _stand_in(self, name: str, kind: str, given: dict[str, Any]) -> Any:
-        """An array that is never accessed, in place of one that was left out. Another order of the same quantity is
-        preferred, because grids are computed from shapes."""
-        kinds = self.factory.parameters
-        others = [other for other in given if given[other] is not None and kinds[other] == kind]
-        family = re.sub(r"\d$", "", name)
-        others.sort(key=lambda other: re.sub(r"\d$", "", other) != family)
-        if others:
-            return given[others[0]]
-        return cuda.device_array(
-            (1,) * (2 if kind in ("Matrix", "Table") else 1), self.dtype if kind in ("Matrix", "Vector") else np.int32
-        )
+    def _complete(
+        self, name: str, jet: tuple[DeviceNDArray | None, ...], kind: str, given: Arguments
+    ) -> tuple[DeviceNDArray, ...]:
+        """A jet with arrays for all orders. Another order of it takes the place of one that was left out, because grids
+        are computed from shapes."""
+        some = next((array for array in jet if array is not None), None)
+        if some is None:
+            some = self._stand_in(kind, given)
+        return tuple(some if array is None else self._checked(name, kind, array) for array in jet)
+
+    def _checked(self, name: str, kind: str, array: DeviceNDArray) -> DeviceNDArray:
+        """The array, which must have the type in the signature: a launch does not look at it."""
+        expected = self._dtype_of(kind), 2 if kind in ("Matrix", "Table") else 1
+        assert (array.dtype, array.ndim) == expected, f"{self.title}: {name} is {array.dtype}, {array.ndim}-dimensional"
+        return array
+
+    def _dtype_of(self, kind: str) -> np.dtype:
+        return np.dtype(self.dtype if kind in JETS.values() else np.int32)
+
+    def _stand_in(self, kind: str, given: Arguments) -> DeviceNDArray:
+        """An array that is never accessed, in place of one that was left out: any other of its kind."""
+        for name, value in given.items():
+            own = self.factory.parameters[name]
+            if JETS.get(own, own) == kind:
+                for array in (value or ()) if own in JETS else (value,):
+                    if array is not None:
+                        return array
+        return cuda.device_array((1, 1) if kind in ("Matrix", "Table") else 1, self._dtype_of(kind))
 
 
 def _told(value: Any) -> str:
@@ -215,8 +255,8 @@ def _told(value: Any) -> str:
     return getattr(value, "__name__", str(value))
 
 
-Grid = Callable[[dict[str, Any], dict[str, Any]], tuple[int, ...]]  # (bound names, arguments) -> blocks
-Block = tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]]  # or from the bound names
+Grid = Callable[[BoundNames, Arguments], tuple[int, ...]]  # -> blocks
+Block = tuple[int, ...] | Callable[[BoundNames], tuple[int, ...]]  # or from the bound names
 
 FACTORIES: dict[str, Factory] = {}
 
@@ -224,7 +264,7 @@ FACTORIES: dict[str, Factory] = {}
 class Factory:
     """The specialisations of one kernel function; each is made once."""
 
-    def __init__(self, function: Callable[..., Any], grid: Grid, block: Block, names: Names):
+    def __init__(self, function: Function, grid: Grid, block: Block, names: Names):
         self.function, self.grid, self.block, self.names = function, grid, block, names
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         self.parameters: dict[str, str] = dict(inspect.get_annotations(function))
@@ -241,10 +281,10 @@ class Factory:
         return self.made[key]
 
 
-def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Callable[..., Any]], Factory]:
+def kernel(grid: Grid, block: Block = (THREADS,), names: Names = no_options) -> Callable[[Function], Factory]:
     """Declares a kernel function; ``names`` computes the values of its bound names from the factory's options."""
 
-    def declare(function: Callable[..., Any]) -> Factory:
+    def declare(function: Function) -> Factory:
         made = Factory(function, grid, block, names)
         FACTORIES[made.name] = made
         return made
@@ -268,11 +308,11 @@ def per_number(parameter: str) -> Grid:
 
 
 def per_row(parameter: str) -> Grid:
-    """A grid with a thread for every number of a matrix (row, lane); the block is ROW_BLOCK, and a thread finds its
-    number with ``position``."""
+    """A grid with a thread for every number of an order (row, lane) of a jet; the block is ROW_BLOCK, and a thread
+    finds its number with ``position``."""
 
-    def grid(names: dict[str, Any], arguments: dict[str, Any]) -> tuple[int, ...]:
-        rows, lanes = arguments[parameter].shape
+    def grid(names: BoundNames, arguments: Arguments) -> tuple[int, ...]:
+        rows, lanes = arguments[parameter][0].shape
         return blocks_of(rows, STRIPES), blocks_of(lanes, WARP)
 
     return grid
@@ -280,14 +320,14 @@ def per_row(parameter: str) -> Grid:
 
 # -------------------------------------------------------------------------------------------------- shared by all files
 @helper
-def put(y0, y1, y2, row, column, value0, value1, value2):
+def put(y, row, column, values):
     """y_k[row, column] = value_k for the orders that are wanted."""
     if wants_0:
-        y0[row, column] = value0
+        y[0][row, column] = values[0]
     if wants_1:
-        y1[row, column] = value1
+        y[1][row, column] = values[1]
     if wants_2:
-        y2[row, column] = value2
+        y[2][row, column] = values[2]
 
 
 @helper

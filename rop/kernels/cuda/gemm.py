@@ -8,7 +8,6 @@ of the five vectors that it loads. What the factors are, and how their tiles are
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numba import cuda
@@ -16,6 +15,8 @@ from numba import cuda
 from rop.kernels.compile import PerPrecision
 from rop.kernels.cuda.compile import (
     SIMULATED,
+    BoundNames,
+    Real,
     has_0,
     has_1,
     has_2,
@@ -45,11 +46,11 @@ class Tile:
         """The threads of a block: across the columns and down the rows."""
         return self.columns // self.each, self.rows // self.each
 
-    def terms(self, dtype: Any) -> int:
+    def terms(self, dtype: Real) -> int:
         """The number of terms of the sum that a tile of the factors holds."""
         return self.depth // np.dtype(dtype).itemsize
 
-    def names(self) -> dict[str, Any]:
+    def names(self) -> BoundNames:
         """The bound names of kernels with this tile."""
         across, down = self.block
         return {
@@ -77,7 +78,7 @@ def tile_for(rows: int, columns: int) -> str:
     return "large" if rows > 32 and columns >= 64 else "small"
 
 
-def tile_block(names: dict[str, Any]) -> tuple[int, int]:
+def tile_block(names: BoundNames) -> tuple[int, int]:
     """The block of a kernel in which the names of a tile are bound."""
     return names["ACROSS"], names["DOWN"]
 
@@ -92,14 +93,29 @@ def my_place():
 
 
 @helper
-def put_factor(b0_tile, b1_tile, b2_tile, b0, b1, b2, step, column, row, lane, inside):
+def put_factor(tiles, b, step, column, row, lane, inside):
     """Writes one number of the right factor to its tiles, at the orders that it has; 0 if it is not inside."""
     if has_0:
-        b0_tile[step, column] = b0[row, lane] if inside else real(0)
+        tiles[0][step, column] = b[0][row, lane] if inside else real(0)
     if has_1:
-        b1_tile[step, column] = b1[row, lane] if inside else real(0)
+        tiles[1][step, column] = b[1][row, lane] if inside else real(0)
     if has_2:
-        b2_tile[step, column] = b2[row, lane] if inside else real(0)
+        tiles[2][step, column] = b[2][row, lane] if inside else real(0)
+
+
+@helper
+def no_sums():
+    """Zeros (EACH, EACH) for each order of a thread's outputs. The compiler keeps them in registers, because all their
+    indices are constants."""
+    sums = (
+        cuda.local.array((EACH, EACH), real),
+        cuda.local.array((EACH, EACH), real),
+        cuda.local.array((EACH, EACH), real),
+    )
+    for m in range(EACH):
+        for n in range(EACH):
+            sums[0][m, n] = sums[1][m, n] = sums[2][m, n] = real(0)
+    return sums
 
 
 @helper
@@ -110,33 +126,34 @@ def read_side_by_side(target, tile, step, first):
 
 
 @helper
-def multiply(sum0, sum1, sum2, y0, y1, y2, a0_tile, a1_tile, a2_tile, b0_tile, b1_tile, b2_tile, my_row, my_column):
-    """Adds the products of two tiles, C_k += Σ_j A_j B_{k−j}; y_k (EACH,) hold the orders of B at one step."""
+def multiply(sums, a, b, my_row, my_column):
+    """Adds the products of the tiles of two factors, C_k += Σ_j A_j B_{k−j}."""
+    y = cuda.local.array(EACH, real), cuda.local.array(EACH, real), cuda.local.array(EACH, real)  # B at one step
     for number in range(DEPTH):
         step = number & (DEPTH - 1)
         if has_0:
-            read_side_by_side(y0, b0_tile, step, my_column)
+            read_side_by_side(y[0], b[0], step, my_column)
         if has_1:
-            read_side_by_side(y1, b1_tile, step, my_column)
+            read_side_by_side(y[1], b[1], step, my_column)
         if has_2:
-            read_side_by_side(y2, b2_tile, step, my_column)
+            read_side_by_side(y[2], b[2], step, my_column)
         for m in range(EACH):
-            a = a0_tile[step, my_row + m]
+            factor = a[0][step, my_row + m]
             for n in range(EACH):
                 if wants_0 and has_0:
-                    sum0[m, n] += a * y0[n]
+                    sums[0][m, n] += factor * y[0][n]
                 if wants_1 and has_1:
-                    sum1[m, n] += a * y1[n]
+                    sums[1][m, n] += factor * y[1][n]
                 if wants_2 and has_2:
-                    sum2[m, n] += a * y2[n]
+                    sums[2][m, n] += factor * y[2][n]
             if wants_1 or wants_2:
-                a = a1_tile[step, my_row + m]
+                factor = a[1][step, my_row + m]
                 for n in range(EACH):
                     if wants_1 and has_0:
-                        sum1[m, n] += a * y0[n]
+                        sums[1][m, n] += factor * y[0][n]
                     if wants_2 and has_1:
-                        sum2[m, n] += a * y1[n]
+                        sums[2][m, n] += factor * y[1][n]
             if left_2 and wants_2 and has_0:
-                a = a2_tile[step, my_row + m]
+                factor = a[2][step, my_row + m]
                 for n in range(EACH):
-                    sum2[m, n] += a * y0[n]
+                    sums[2][m, n] += factor * y[0][n]

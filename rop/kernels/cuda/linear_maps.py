@@ -5,14 +5,15 @@ All matrices of numbers are (pixel · channel, lane).
 
 from __future__ import annotations
 
-from typing import Any
-
 from rop.kernels.cuda.compile import (
     ROW_BLOCK,
     STRIPES,
     WARP,
+    Arguments,
+    BoundNames,
     Count,
     Indices,
+    Jet,
     Matrix,
     Table,
     blocks_of,
@@ -31,22 +32,12 @@ from rop.kernels.cuda.compile import (
 )
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def weighted_sum(
-    y0: Matrix,
-    y1: Matrix,
-    y2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    entry: Table,
-    weight: Matrix,
-    channels: Count,
-):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def weighted_sum(y: Jet, x: Jet, entry: Table, weight: Matrix, channels: Count):
     """Average pooling and its gradient: pixel p of y is Σ_e weight[p, e] · pixel entry[p, e] of x, where an entry −1 is
     skipped."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         pixel = row // channels
         channel = row - pixel * channels
         sum0 = sum1 = sum2 = real(0)
@@ -56,32 +47,21 @@ def weighted_sum(
                 factor = weight[pixel, number]
                 there = there * channels + channel
                 if wants_0:
-                    sum0 += factor * x0[there, lane]
+                    sum0 += factor * x[0][there, lane]
                 if wants_1:
-                    sum1 += factor * x1[there, lane]
+                    sum1 += factor * x[1][there, lane]
                 if wants_2:
-                    sum2 += factor * x2[there, lane]
-        put(y0, y1, y2, row, lane, sum0, sum1, sum2)
+                    sum2 += factor * x[2][there, lane]
+        put(y, row, lane, (sum0, sum1, sum2))
 
 
-def _copied_rows(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
-    return blocks_of(given["pixels"] * given["count"], STRIPES), blocks_of(given["y0"].shape[1], WARP)
+def _copied_rows(names: BoundNames, given: Arguments) -> tuple[int, ...]:
+    return blocks_of(given["pixels"] * given["count"], STRIPES), blocks_of(given["y"][0].shape[1], WARP)
 
 
 @kernel(_copied_rows, ROW_BLOCK, by_order)
 def copy_rows(
-    y0: Matrix,
-    y1: Matrix,
-    y2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    pixels: Count,
-    count: Count,
-    y_step: Count,
-    y_first: Count,
-    x_step: Count,
-    x_first: Count,
+    y: Jet, x: Jet, pixels: Count, count: Count, y_step: Count, y_first: Count, x_step: Count, x_first: Count
 ):
     """Copies ``count`` rows per pixel, for concatenation and its reverse; pixels are y_step and x_step rows apart. An
     order that x does not have is zero."""
@@ -92,35 +72,35 @@ def copy_rows(
         to = pixel * y_step + y_first + row
         there = pixel * x_step + x_first + row
         if wants_0:
-            y0[to, lane] = x0[there, lane] if has_0 else real(0)
+            y[0][to, lane] = x[0][there, lane] if has_0 else real(0)
         if wants_1:
-            y1[to, lane] = x1[there, lane] if has_1 else real(0)
+            y[1][to, lane] = x[1][there, lane] if has_1 else real(0)
         if wants_2:
-            y2[to, lane] = x2[there, lane] if has_2 else real(0)
+            y[2][to, lane] = x[2][there, lane] if has_2 else real(0)
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def add_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def add_rows(y: Jet, x: Jet):
     """y += x."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         if wants_0:
-            y0[row, lane] += x0[row, lane]
+            y[0][row, lane] += x[0][row, lane]
         if wants_1:
-            y1[row, lane] += x1[row, lane]
+            y[1][row, lane] += x[1][row, lane]
         if wants_2:
-            y2[row, lane] += x2[row, lane]
+            y[2][row, lane] += x[2][row, lane]
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def permute_rows(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, order: Indices):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def permute_rows(y: Jet, x: Jet, order: Indices):
     """Row i of y is row order[i] of x."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         there = order[row]
         if wants_0:
-            y0[row, lane] = x0[there, lane]
+            y[0][row, lane] = x[0][there, lane]
         if wants_1:
-            y1[row, lane] = x1[there, lane]
+            y[1][row, lane] = x[1][there, lane]
         if wants_2:
-            y2[row, lane] = x2[there, lane]
+            y[2][row, lane] = x[2][there, lane]

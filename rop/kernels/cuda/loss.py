@@ -21,15 +21,20 @@ from rop.kernels.cuda.compile import (
     STRIPES,
     THREADS,
     WARP,
+    BoundNames,
     Count,
     Indices,
+    Jet,
     Matrix,
+    Orders,
     Table,
     Vector,
+    VectorJet,
     by_order,
     formula,
     helper,
     kernel,
+    put,
     real,
     wants_0,
     wants_1,
@@ -76,40 +81,32 @@ def wanted(dense, samples, pixels, row, pixel, lane):
 
 
 @helper
-def seed_0(g0, value, row, lane):
-    """Order 0 of the seed: this value, which is written, or the one that an earlier launch has written."""
-    if wants_0:
-        g0[row, lane] = value
-        return value
-    return g0[row, lane]
-
-
-@helper
-def seed_1(g1, value, row, lane):
-    """The same for order 1; 0 if no order needs it."""
-    if wants_1:
-        g1[row, lane] = value
-        return value
-    return g1[row, lane] if wants_2 else real(0)
-
-
-@helper
-def report(energy0, energy1, energy2, share0, share1, share2):
+def report(energy, shares):
     """Writes this block's share of the energies that are wanted."""
     buffer = cuda.shared.array(THREADS, real)
     thread = cuda.threadIdx.y * WARP + cuda.threadIdx.x
     if wants_0:
-        share0 = block_sum(buffer, thread, share0)
+        share = block_sum(buffer, thread, shares[0])
         if thread == 0:
-            energy0[cuda.blockIdx.x] = share0
+            energy[0][cuda.blockIdx.x] = share
     if wants_1:
-        share1 = block_sum(buffer, thread, share1)
+        share = block_sum(buffer, thread, shares[1])
         if thread == 0:
-            energy1[cuda.blockIdx.x] = share1
+            energy[1][cuda.blockIdx.x] = share
     if wants_2:
-        share2 = block_sum(buffer, thread, share2)
+        share = block_sum(buffer, thread, shares[2])
         if thread == 0:
-            energy2[cuda.blockIdx.x] = share2
+            energy[2][cuda.blockIdx.x] = share
+
+
+@helper
+def put_seed(g, row, lane, seed):
+    """Writes the wanted orders of one number of the seed. Returns its orders 0 and 1, as an earlier launch has
+    written them if this one does not compute them; 0 for order 1 if no order needs it."""
+    put(g, row, lane, seed)
+    f0 = seed[0] if wants_0 else g[0][row, lane]
+    f1 = seed[1] if wants_1 else g[1][row, lane] if wants_2 else real(0)
+    return f0, f1
 
 
 @helper
@@ -118,9 +115,7 @@ def energies(f0, f1, u1, u2):
     return f0 * u1, energy_2(f1 * u1, f0 * u2)
 
 
-def with_targets(
-    orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, dense: bool = False
-) -> dict[str, Any]:
+def with_targets(orders: Orders = ORDERS, levels: Orders = ORDERS, dense: bool = False) -> BoundNames:
     return {**by_order(orders, levels), "has_dense": dense}
 
 
@@ -135,18 +130,12 @@ def class_target(labels, dense, samples, scale, omega, pixels, row, label, pixel
     return omega if row == label else real(0)
 
 
-@kernel(per_pixel, ROW_BLOCK, with_targets)
+@kernel(per_pixel("g"), ROW_BLOCK, with_targets)
 def cross_entropy(
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    z0: Matrix,
-    z1: Matrix,
-    z2: Matrix,
+    g: Jet,
+    z: Jet,
     p: Matrix,
-    energy0: Vector,
-    energy1: Vector,
-    energy2: Vector,
+    energy: VectorJet,
     labels: Table,
     dense: Matrix,
     weight: Matrix,
@@ -158,7 +147,7 @@ def cross_entropy(
     """The jet of g = ω p − q, where p = softmax(z) and q has order 0 only, and E_0 = −⟨q, log p⟩. Order 0 writes p,
     later orders read it. q is ω at the label, or ``dense``."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
-    pixel, first, lane = place(g0.shape[1], rows)
+    pixel, first, lane = place(g[0].shape[1], rows)
     stripe = cuda.threadIdx.y
     omega = lane_weight(weight, samples, scale, pixel, lane)
     label = -1
@@ -166,38 +155,34 @@ def cross_entropy(
         label = labels[samples[lane], pixel]
     share0 = share1 = share2 = real(0)
     if wants_0:
-        largest, total = exponentials(buffer, p, z0, first, rows, lane)
+        largest, total = exponentials(buffer, p, z[0], first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             q = class_target(labels, dense, samples, scale, omega, pixels, row - first, label, pixel, lane)
             p[row, lane] /= total
-            g0[row, lane] = residual(omega * p[row, lane], q)
+            g[0][row, lane] = residual(omega * p[row, lane], q)
             if q != real(0):  # otherwise 0·∞ could arise
-                share0 += q * surprise(z0[row, lane], largest, math.log(total))
+                share0 += q * surprise(z[0][row, lane], largest, math.log(total))
     if wants_1 or wants_2:
-        r, s = inner_products(buffer, p, z1, z2, first, rows, lane)
+        r, s = inner_products(buffer, p, z, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
-            u1, u2 = along(z1, z2, row, lane)
+            u1, u2 = along(z, row, lane)
             weighted = omega * p[row, lane]
-            f1 = seed_1(g1, probability(weighted, u1, r), row, lane)
+            f1 = probability(weighted, u1, r) if wants_1 else g[1][row, lane]
+            if wants_1:
+                g[1][row, lane] = f1
             if wants_2:
-                g2[row, lane] = probability(weighted, tilt_2(u2, log_probability(u1, r)), s)
-            change1, change2 = energies(g0[row, lane], f1, u1, u2)
+                g[2][row, lane] = probability(weighted, tilt_2(u2, log_probability(u1, r)), s)
+            change1, change2 = energies(g[0][row, lane], f1, u1, u2)
             share1 += change1
             share2 += change2
-    report(energy0, energy1, energy2, share0, share1, share2)
+    report(energy, (share0, share1, share2))
 
 
-@kernel(per_pixel, ROW_BLOCK, by_order)
+@kernel(per_pixel("g"), ROW_BLOCK, by_order)
 def negative_log_likelihood(
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    z0: Matrix,
-    z1: Matrix,
-    z2: Matrix,
-    energy0: Vector,
-    energy1: Vector,
-    energy2: Vector,
+    g: Jet,
+    z: Jet,
+    energy: VectorJet,
     labels: Table,
     weight: Matrix,
     samples: Indices,
@@ -206,39 +191,67 @@ def negative_log_likelihood(
     rows: Count,
 ):
     """E = −Σ ω z_label, linear in z: g is 0 from order 1 on."""
-    pixel, first, lane = place(g0.shape[1], rows)
+    pixel, first, lane = place(g[0].shape[1], rows)
     omega = lane_weight(weight, samples, scale, pixel, lane)
     label = labels[samples[lane], pixel] if samples[lane] >= 0 else -1
     share0 = share1 = share2 = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
         f0 = -omega if row - first == label else real(0)
-        if wants_0:
-            g0[row, lane] = f0
-        if wants_1:
-            g1[row, lane] = real(0)
-        if wants_2:
-            g2[row, lane] = real(0)
+        put(g, row, lane, (f0, real(0), real(0)))
         if f0 != real(0):
-            u1, u2 = along(z1, z2, row, lane)
+            u1, u2 = along(z, row, lane)
             change1, change2 = energies(f0, real(0), u1, u2)
             if wants_0:
-                share0 += f0 * z0[row, lane]
+                share0 += f0 * z[0][row, lane]
             share1 += change1
             share2 += change2
-    report(energy0, energy1, energy2, share0, share1, share2)
+    report(energy, (share0, share1, share2))
 
 
-@kernel(per_pixel, ROW_BLOCK, by_order)
+@helper
+def square_terms(omega, z, t, u1, u2):
+    """E_0 and the jet of the seed g = 2ω (z − t) of one number."""
+    d = residual(z, t)
+    return square_energy(omega, d), (square_seed(omega, d), square_seed(omega, u1), square_seed(omega, u2))
+
+
+@helper
+def binary_terms(omega, z, t, u1, u2):
+    """E_0 and the jet of the seed g = ω (sigmoid(z) − t) of one number."""
+    s, d1, d2, _ = sigmoid(z)
+    seed = omega * residual(s, t), omega * output_1(d1, u1), omega * output_2(d1, d2, u1, u2)
+    return omega * binary_energy(z, t), seed
+
+
+terms: Any = None  # E_0 and the seed of one number: bound below
+
+
+def _elementwise(g, z, energy, dense, weight, samples, scale, pixels, rows):
+    """A loss that is a sum over the numbers of the output, each with a target t that has order 0 only."""
+    pixel, first, lane = place(g[0].shape[1], rows)
+    omega = lane_weight(weight, samples, scale, pixel, lane)
+    share0 = share1 = share2 = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        t = wanted(dense, samples, pixels, row - first, pixel, lane) if wants_0 else real(0)
+        u1, u2 = along(z, row, lane)
+        energy0, seed = terms(omega, z[0][row, lane], t, u1, u2)
+        f0, f1 = put_seed(g, row, lane, seed)
+        change1, change2 = energies(f0, f1, u1, u2)
+        share0 += energy0
+        share1 += change1
+        share2 += change2
+    report(energy, (share0, share1, share2))
+
+
+sum_of_squares = helper(_elementwise, terms=square_terms)
+sum_of_logits = helper(_elementwise, terms=binary_terms)
+
+
+@kernel(per_pixel("g"), ROW_BLOCK, by_order)
 def squared_error(
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    z0: Matrix,
-    z1: Matrix,
-    z2: Matrix,
-    energy0: Vector,
-    energy1: Vector,
-    energy2: Vector,
+    g: Jet,
+    z: Jet,
+    energy: VectorJet,
     dense: Matrix,
     weight: Matrix,
     samples: Indices,
@@ -246,37 +259,15 @@ def squared_error(
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (z − t)² and the jet of g = 2ω (z − t), where t has order 0 only."""
-    pixel, first, lane = place(g0.shape[1], rows)
-    omega = lane_weight(weight, samples, scale, pixel, lane)
-    share0 = share1 = share2 = real(0)
-    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
-        d = real(0)
-        if wants_0:
-            d = residual(z0[row, lane], wanted(dense, samples, pixels, row - first, pixel, lane))
-            share0 += square_energy(omega, d)
-        u1, u2 = along(z1, z2, row, lane)
-        f0 = seed_0(g0, square_seed(omega, d), row, lane)
-        f1 = seed_1(g1, square_seed(omega, u1), row, lane)
-        if wants_2:
-            g2[row, lane] = square_seed(omega, u2)
-        change1, change2 = energies(f0, f1, u1, u2)
-        share1 += change1
-        share2 += change2
-    report(energy0, energy1, energy2, share0, share1, share2)
+    """E = Σ ω (z − t)² and the jet of g = 2ω (z − t)."""
+    sum_of_squares(g, z, energy, dense, weight, samples, scale, pixels, rows)
 
 
-@kernel(per_pixel, ROW_BLOCK, by_order)
+@kernel(per_pixel("g"), ROW_BLOCK, by_order)
 def binary_cross_entropy(
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    z0: Matrix,
-    z1: Matrix,
-    z2: Matrix,
-    energy0: Vector,
-    energy1: Vector,
-    energy2: Vector,
+    g: Jet,
+    z: Jet,
+    energy: VectorJet,
     dense: Matrix,
     weight: Matrix,
     samples: Indices,
@@ -284,26 +275,8 @@ def binary_cross_entropy(
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (log(1 + e^z) − t z) and the jet of g = ω (sigmoid(z) − t), where t has order 0 only."""
-    pixel, first, lane = place(g0.shape[1], rows)
-    omega = lane_weight(weight, samples, scale, pixel, lane)
-    share0 = share1 = share2 = real(0)
-    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
-        z = z0[row, lane]
-        s, d1, d2, _ = sigmoid(z)
-        t = real(0)
-        if wants_0:
-            t = wanted(dense, samples, pixels, row - first, pixel, lane)
-            share0 += omega * binary_energy(z, t)
-        u1, u2 = along(z1, z2, row, lane)
-        f0 = seed_0(g0, omega * residual(s, t), row, lane)
-        f1 = seed_1(g1, omega * output_1(d1, u1), row, lane)
-        if wants_2:
-            g2[row, lane] = omega * output_2(d1, d2, u1, u2)
-        change1, change2 = energies(f0, f1, u1, u2)
-        share1 += change1
-        share2 += change2
-    report(energy0, energy1, energy2, share0, share1, share2)
+    """E = Σ ω (log(1 + e^z) − t z) and the jet of g = ω (sigmoid(z) − t)."""
+    sum_of_logits(g, z, energy, dense, weight, samples, scale, pixels, rows)
 
 
 @kernel(lambda names, given: (given["z"].shape[1] // WARP,), (WARP,))

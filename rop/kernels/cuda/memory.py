@@ -11,8 +11,9 @@ from rop.kernels.cuda.compile import (
     WARP,
     Count,
     Indices,
+    Jet,
     Matrix,
-    Vector,
+    VectorJet,
     add_to,
     blocks_of,
     by_order,
@@ -57,23 +58,14 @@ def slice_total(partial, i):
     return total
 
 
-@kernel(lambda names, given: (blocks_of(given["partial0"].shape[1], THREADS),), names=by_order)
-def collect(
-    out0: Vector,
-    out1: Vector,
-    out2: Vector,
-    partial0: Matrix,
-    partial1: Matrix,
-    partial2: Matrix,
-    base: Count,
-    add: Count,
-):
+@kernel(lambda names, given: (blocks_of(given["partial"][0].shape[1], THREADS),), names=by_order)
+def collect(out: VectorJet, partial: Jet, base: Count, add: Count):
     """out[base + i] (+)= Σ_slices partial[slice, i], in the order of the slices."""
     i = cuda.grid(1)
-    if i < partial0.shape[1]:
+    if i < partial[0].shape[1]:
         if wants_0:
-            add_to(out0, base + i, slice_total(partial0, i), add)
+            add_to(out[0], base + i, slice_total(partial[0], i), add)
         if wants_1:
-            add_to(out1, base + i, slice_total(partial1, i), add)
+            add_to(out[1], base + i, slice_total(partial[1], i), add)
         if wants_2:
-            add_to(out2, base + i, slice_total(partial2, i), add)
+            add_to(out[2], base + i, slice_total(partial[2], i), add)

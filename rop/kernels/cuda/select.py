@@ -10,6 +10,7 @@ from __future__ import annotations
 from rop.kernels.cuda.compile import (
     ROW_BLOCK,
     Count,
+    Jet,
     Matrix,
     Number,
     Table,
@@ -30,18 +31,18 @@ from rop.layers import relu as layer
 is_off, rectified = formula(layer.is_off), formula(layer.rectified)
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def rectify(y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, mask: Matrix, slope: Number):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def rectify(y: Jet, x: Jet, mask: Matrix, slope: Number):
     """The jet of y = φ x with the slope φ picked by mask, which is order 0 of the layer's input; y may be x."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         at = mask[row, lane]
         if wants_0:
-            y0[row, lane] = rectified(x0[row, lane], at, slope)
+            y[0][row, lane] = rectified(x[0][row, lane], at, slope)
         if wants_1:
-            y1[row, lane] = rectified(x1[row, lane], at, slope)
+            y[1][row, lane] = rectified(x[1][row, lane], at, slope)
         if wants_2:
-            y2[row, lane] = rectified(x2[row, lane], at, slope)
+            y[2][row, lane] = rectified(x[2][row, lane], at, slope)
 
 
 # ---------------------------------------------------------------------------------------------------------- max pooling
@@ -60,50 +61,37 @@ def largest(x, window, pixel, channel, channels, lane):
     return best, winner
 
 
-@kernel(per_row("y0"), ROW_BLOCK, by_order)
-def pool(
-    y0: Matrix,
-    y1: Matrix,
-    y2: Matrix,
-    x0: Matrix,
-    x1: Matrix,
-    x2: Matrix,
-    chosen: Table,
-    window: Table,
-    channels: Count,
-    relu: Count,
-):
+@kernel(per_row("y"), ROW_BLOCK, by_order)
+def pool(y: Jet, x: Jet, chosen: Table, window: Table, channels: Count, relu: Count):
     """The jet of y = x at the pixel that order 0 chooses in window (output pixel, tap); with ``relu``, y = 0 and no
     choice where the ReLU is off. Order 0 writes its choice to ``chosen`` (pixel · channel, lane), later orders read
     it."""
     row, lane = position()
-    if row < y0.shape[0]:
+    if row < y[0].shape[0]:
         pixel = row // channels
         channel = row - pixel * channels
         if wants_0:
-            value, winner = largest(x0, window, pixel, channel, channels, lane)
+            value, winner = largest(x[0], window, pixel, channel, channels, lane)
             if relu != 0 and is_off(value):
                 value = real(0)
                 winner = -1
-            y0[row, lane] = value
+            y[0][row, lane] = value
             chosen[row, lane] = winner
         else:
             winner = chosen[row, lane]
         there = winner * channels + channel
         if wants_1:
-            y1[row, lane] = x1[there, lane] if winner >= 0 else real(0)
+            y[1][row, lane] = x[1][there, lane] if winner >= 0 else real(0)
         if wants_2:
-            y2[row, lane] = x2[there, lane] if winner >= 0 else real(0)
+            y[2][row, lane] = x[2][there, lane] if winner >= 0 else real(0)
 
 
-@kernel(per_row("h0"), ROW_BLOCK, by_order)
-def pool_back(
-    h0: Matrix, h1: Matrix, h2: Matrix, g0: Matrix, g1: Matrix, g2: Matrix, chosen: Table, owner: Table, channels: Count
-):
+@kernel(per_row("h"), ROW_BLOCK, by_order)
+def pool_back(h: Jet, g: Jet, chosen: Table, owner: Table, channels: Count):
     """The jet of h = Σ g over the windows that chose this pixel; owner (input pixel, number) lists the windows that
     contain it."""
     row, lane = position()
-    if row < h0.shape[0]:
+    if row < h[0].shape[0]:
         pixel = row // channels
         channel = row - pixel * channels
         sum0 = sum1 = sum2 = real(0)
@@ -113,9 +101,9 @@ def pool_back(
                 there = window * channels + channel
                 if chosen[there, lane] == pixel:
                     if wants_0:
-                        sum0 += g0[there, lane]
+                        sum0 += g[0][there, lane]
                     if wants_1:
-                        sum1 += g1[there, lane]
+                        sum1 += g[1][there, lane]
                     if wants_2:
-                        sum2 += g2[there, lane]
-        put(h0, h1, h2, row, lane, sum0, sum1, sum2)
+                        sum2 += g[2][there, lane]
+        put(h, row, lane, (sum0, sum1, sum2))

@@ -8,7 +8,6 @@ rows first and applies them to each row then. All matrices are (pixel · row, la
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from numba import cuda
 
@@ -17,8 +16,12 @@ from rop.kernels.cuda.compile import (
     ROW_BLOCK,
     STRIPES,
     WARP,
+    BoundNames,
     Count,
+    Grid,
+    Jet,
     Matrix,
+    Orders,
     by_order,
     formula,
     has_1,
@@ -42,13 +45,12 @@ log_gradient_0 = formula(layer.log_gradient_0)
 log_gradient_1, log_gradient_2 = formula(layer.log_gradient_1), formula(layer.log_gradient_2)
 
 
-def per_pixel(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
-    """A grid with a block for every pixel and warp of lanes."""
-    lanes = next(given[name].shape[1] for name in ("y0", "h0", "g0", "z0", "z") if name in given)
-    return (given["pixels"] * (lanes // WARP),)
+def per_pixel(parameter: str) -> Grid:
+    """A grid with a block for every pixel and warp of lanes of a jet."""
+    return lambda names, arguments: (arguments["pixels"] * (arguments[parameter][0].shape[1] // WARP),)
 
 
-def with_log(orders: tuple[int, ...] = ORDERS, levels: tuple[int, ...] = ORDERS, log: bool = False) -> dict[str, Any]:
+def with_log(orders: Orders = ORDERS, levels: Orders = ORDERS, log: bool = False) -> BoundNames:
     """Bound names of the kernels of softmax or, with ``log``, of log-softmax."""
     return {**by_order(orders, levels), "log": log}
 
@@ -91,87 +93,73 @@ def inner(buffer, p, z, first, rows, lane):
 
 
 @helper
-def along(z1, z2, row, lane):
-    """Orders 1 and 2 of z, those that are needed."""
-    u1 = z1[row, lane] if has_1 and (wants_1 or wants_2) else real(0)
-    u2 = z2[row, lane] if has_2 and wants_2 else real(0)
+def along(z, row, lane):
+    """Orders 1 and 2 of z, those that are needed; 0 for the others."""
+    u1 = z[1][row, lane] if has_1 and (wants_1 or wants_2) else real(0)
+    u2 = z[2][row, lane] if has_2 and wants_2 else real(0)
     return u1, u2
 
 
 @helper
-def inner_tilt(buffer, p, z1, z2, r, first, rows, lane):
+def inner_tilt(buffer, p, z, r, first, rows, lane):
     """⟨p, u_2⟩, given r = ⟨p, z_1⟩."""
     total = real(0)
     for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
-        u1, u2 = along(z1, z2, row, lane)
+        u1, u2 = along(z, row, lane)
         total += p[row, lane] * tilt_2(u2, log_probability(u1, r))
     return stripe_sum(buffer, cuda.threadIdx.y, cuda.threadIdx.x, total)
 
 
 @helper
-def inner_products(buffer, p, z1, z2, first, rows, lane):
-    """⟨p, u_1⟩ and ⟨p, u_2⟩, those that are needed."""
-    r = inner(buffer, p, z1, first, rows, lane) if has_1 else real(0)
-    s = inner_tilt(buffer, p, z1, z2, r, first, rows, lane) if wants_2 else real(0)
+def inner_products(buffer, p, z, first, rows, lane):
+    """⟨p, u_1⟩ and ⟨p, u_2⟩, those that are needed; 0 for the others."""
+    r = inner(buffer, p, z[1], first, rows, lane) if has_1 else real(0)
+    s = inner_tilt(buffer, p, z, r, first, rows, lane) if wants_2 else real(0)
     return r, s
 
 
-@kernel(per_pixel, ROW_BLOCK, with_log)
-def forward(
-    y0: Matrix, y1: Matrix, y2: Matrix, x0: Matrix, x1: Matrix, x2: Matrix, p: Matrix, pixels: Count, rows: Count
-):
+@kernel(per_pixel("y"), ROW_BLOCK, with_log)
+def forward(y: Jet, x: Jet, p: Matrix, pixels: Count, rows: Count):
     """The jet of y = softmax(x), or of its logarithm, over the rows of each pixel. p are the probabilities: order 0
     writes them, later orders read them. Without ``log`` they are order 0 of y itself, the same array."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
     _, first, lane = place(p.shape[1], rows)
     stripe = cuda.threadIdx.y
     if wants_0:
-        largest, total = exponentials(buffer, p, x0, first, rows, lane)
+        largest, total = exponentials(buffer, p, x[0], first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             p[row, lane] /= total
             if log:
-                y0[row, lane] = log_probability(x0[row, lane], math.log(total) + largest)
+                y[0][row, lane] = log_probability(x[0][row, lane], math.log(total) + largest)
     if wants_1 or wants_2:
-        r, s = inner_products(buffer, p, x1, x2, first, rows, lane)
+        r, s = inner_products(buffer, p, x, first, rows, lane)
         for row in range(first + stripe, first + rows, STRIPES):
             q = p[row, lane]
-            u1, u2 = along(x1, x2, row, lane)
+            u1, u2 = along(x, row, lane)
             if wants_1:
-                y1[row, lane] = log_probability(u1, r) if log else probability(q, u1, r)
+                y[1][row, lane] = log_probability(u1, r) if log else probability(q, u1, r)
             if wants_2:
                 tilted = tilt_2(u2, log_probability(u1, r))
-                y2[row, lane] = log_probability(u2, s) if log else probability(q, tilted, s)
+                y[2][row, lane] = log_probability(u2, s) if log else probability(q, tilted, s)
 
 
-@kernel(per_pixel, ROW_BLOCK, with_log)
-def backward(
-    h0: Matrix,
-    h1: Matrix,
-    h2: Matrix,
-    g0: Matrix,
-    g1: Matrix,
-    g2: Matrix,
-    p: Matrix,
-    y1: Matrix,
-    y2: Matrix,
-    pixels: Count,
-    rows: Count,
-):
+@kernel(per_pixel("h"), ROW_BLOCK, with_log)
+def backward(h: Jet, g: Jet, p: Matrix, y: Jet, pixels: Count, rows: Count):
     """The jet of h = p ⊙ (g − ⟨p, g⟩), with log of h = g − p Σ g: h_k = Σ_j p_j (g_{k−j} − G_{k−j}) with
-    G_k = Σ_j ⟨p_j, g_{k−j}⟩, with log h_k = g_k − Σ_j p_j Σ g_{k−j}. y are the orders of the layer's output."""
+    G_k = Σ_j ⟨p_j, g_{k−j}⟩, with log h_k = g_k − Σ_j p_j Σ g_{k−j}. y are the orders 1 and 2 of the layer's output."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
     _, first, lane = place(p.shape[1], rows)
     stripe = cuda.threadIdx.y
     sum0 = sum1 = sum2 = real(0)
     for row in range(first + stripe, first + rows, STRIPES):
-        p0, p1, p2 = probabilities(p, y1, y2, row, lane)
-        f0 = g0[row, lane]
+        p0, p1, p2 = probabilities(p, y, row, lane)
+        f0 = g[0][row, lane]
         sum0 += f0 if log else p0 * f0
         if wants_1 or wants_2:
-            f1 = g1[row, lane]
+            f1 = g[1][row, lane]
             sum1 += f1 if log else product_1(p0, p1, f0, f1)
             if wants_2:
-                f2 = g2[row, lane]
+                f2 = g[2][row, lane]
                 sum2 += f2 if log else product_2(p0, p1, p2, f0, f1, f2)
     sum0 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum0)
     if wants_1 or wants_2:
@@ -179,35 +167,35 @@ def backward(
     if wants_2:
         sum2 = stripe_sum(buffer, stripe, cuda.threadIdx.x, sum2)
     for row in range(first + stripe, first + rows, STRIPES):
-        p0, p1, p2 = probabilities(p, y1, y2, row, lane)
-        f0 = g0[row, lane]
+        p0, p1, p2 = probabilities(p, y, row, lane)
+        f0 = g[0][row, lane]
         if log:
             if wants_0:
-                h0[row, lane] = log_gradient_0(f0, p0, sum0)
+                h[0][row, lane] = log_gradient_0(f0, p0, sum0)
             if wants_1:
-                h1[row, lane] = log_gradient_1(g1[row, lane], p0, p1, sum0, sum1)
+                h[1][row, lane] = log_gradient_1(g[1][row, lane], p0, p1, sum0, sum1)
             if wants_2:
-                h2[row, lane] = log_gradient_2(g2[row, lane], p0, p1, p2, sum0, sum1, sum2)
+                h[2][row, lane] = log_gradient_2(g[2][row, lane], p0, p1, p2, sum0, sum1, sum2)
         else:
             u0 = f0 - sum0
             if wants_0:
-                h0[row, lane] = p0 * u0
+                h[0][row, lane] = p0 * u0
             if wants_1 or wants_2:
-                u1 = g1[row, lane] - sum1
+                u1 = g[1][row, lane] - sum1
                 if wants_1:
-                    h1[row, lane] = product_1(p0, p1, u0, u1)
+                    h[1][row, lane] = product_1(p0, p1, u0, u1)
                 if wants_2:
-                    h2[row, lane] = product_2(p0, p1, p2, u0, u1, g2[row, lane] - sum2)
+                    h[2][row, lane] = product_2(p0, p1, p2, u0, u1, g[2][row, lane] - sum2)
 
 
 @helper
-def probabilities(p, y1, y2, row, lane):
+def probabilities(p, y, row, lane):
     """Orders 0, 1, 2 of the softmax, from the orders of the layer's output; those that are not needed are 0."""
     p0 = p[row, lane]
     p1 = p2 = real(0)
     if wants_1 or wants_2:
-        l1 = y1[row, lane]
+        l1 = y[1][row, lane]
         p1 = p0 * l1 if log else l1
         if wants_2:
-            p2 = p0 * exponential_2(l1, y2[row, lane]) if log else y2[row, lane]
+            p2 = p0 * exponential_2(l1, y[2][row, lane]) if log else y[2][row, lane]
     return p0, p1, p2

@@ -14,6 +14,8 @@ from numba import cuda
 from rop.kernels.cuda.compile import (
     STRIPES,
     THREADS,
+    Arguments,
+    BoundNames,
     Matrix,
     Number,
     Vector,
@@ -89,7 +91,7 @@ def blocks(count: int) -> int:
     return min(MOST_BLOCKS, blocks_of(count, THREADS * PER_THREAD))
 
 
-def _per_partial(names: dict[str, Any], given: dict[str, Any]) -> tuple[int, ...]:
+def _per_partial(names: BoundNames, given: Arguments) -> tuple[int, ...]:
     """A grid with a block for every partial sum."""
     return (given["partial"].shape[0],)
 

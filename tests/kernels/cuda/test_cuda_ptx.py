@@ -44,7 +44,7 @@ SMALL = {**JET, "adjoint": False, "tile": "small"}
 
 NUMBERS = "numbers"  # no access is wrong: only the comparison with NumPy can tell
 
-# file, kernel, options, what stands there, what is put in its place, what must be found
+# file, kernel (with its own file if that is another one), options, the sound text, the mistake, what must be found
 PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
     "barrier before the product": (
         "bilinear",
@@ -90,7 +90,7 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "bilinear",
         "products",
         SMALL,
-        "if j_0 + step < fan and lane < lanes else -1",
+        "if j_0 + step < source.shape[1] and lane < lanes else -1",
         "if lane < lanes else -1",
         Kind.OUT_OF_BOUNDS,
     ),
@@ -106,16 +106,16 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "bilinear",
         "products",
         SMALL,
-        "        w_tile[step, i] = w[at] if inside else real(0)\n",
-        "        if inside:\n            w_tile[step, i] = w[at]\n",
+        "        tiles[0][step, i] = w[at] if inside else real(0)\n",
+        "        if inside:\n            tiles[0][step, i] = w[at]\n",
         Kind.UNWRITTEN,
     ),
     "factor of V y¹": (
-        "bilinear",
-        "products",
+        "gemm",
+        "bilinear.products",
         SMALL,
-        "sum2[m, n] += a * y1[n]",
-        "sum2[m, n] += a * y1[n] / real(2)",
+        "sums[2][m, n] += factor * y[1][n]",
+        "sums[2][m, n] += factor * y[1][n] / real(2)",
         NUMBERS,
     ),
     "a sum in float64": (
@@ -162,11 +162,18 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "loss",
         "squared_error",
         JET,
-        "f1 = seed_1(g1, real(2) * omega * u1",
-        "f1 = seed_1(g1, omega * u1",
+        "square_seed(omega, d), square_seed(omega, u1)",
+        "square_seed(omega, d), omega * u1",
         NUMBERS,
     ),
-    "factor 2 of the variance": ("batchnorm", "statistics", JET, "s1 = real(2) * s01 / n", "s1 = s01 / n", NUMBERS),
+    "factor 2 of the variance": (
+        "batchnorm",
+        "statistics",
+        JET,
+        "s1 = variance_1(s01, n)",
+        "s1 = s01 / n",
+        NUMBERS,
+    ),
     "padding lanes in the statistics": (
         "batchnorm",
         "statistics",
@@ -180,8 +187,8 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
         "select",
         "rectify",
         {"orders": EVERY},
-        "return off if mask <= real(0) else x",
-        "return x if mask > real(0) else off",
+        "rectified(x[1][row, lane], at, slope)",
+        "x[1][row, lane] if at > real(0) else slope * x[1][row, lane]",
         NUMBERS,
     ),
 }
@@ -189,15 +196,15 @@ PLANTED: dict[str, tuple[str, str, dict[str, Any], str, str, Kind | str]] = {
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Iterator[Any]:
-    """Loads a kernel file with a mistake in it, beside the sound one."""
+    """Loads a kernel file with a mistake in it, beside the sound one, or a file that imports from the former."""
     names: list[str] = []
 
-    def load(file: str, sound: str, mistake: str) -> Any:
-        original = sys.modules[f"rop.kernels.cuda.{file}"]
-        text = Path(str(original.__file__)).read_text("utf-8")
-        assert sound in text, f"{file}.py has changed: {sound!r} is not in it"
+    def source(file: str) -> str:
+        return Path(str(sys.modules[f"rop.kernels.cuda.{file}"].__file__)).read_text("utf-8")
+
+    def load(file: str, text: str) -> Any:
         path = tmp_path / f"{file}_planted.py"
-        path.write_text(text.replace(sound, mistake), "utf-8")
+        path.write_text(text, "utf-8")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -206,8 +213,17 @@ def planted(tmp_path: Path) -> Iterator[Any]:
         spec.loader.exec_module(module)
         return module
 
+    def plant(file: str, sound: str, mistake: str, user: str | None = None) -> Any:
+        assert sound in source(file), f"{file}.py has changed: {sound!r} is not in it"
+        module = load(file, source(file).replace(sound, mistake))
+        if user is None or user == file:
+            return module
+        imports = f"from rop.kernels.cuda.{file} import"
+        assert imports in source(user)
+        return load(user, source(user).replace(imports, f"from {module.__name__} import"))
+
     with mock.patch.dict(factories()):
-        yield load
+        yield plant
     for name in names:
         del sys.modules[name]
 
@@ -215,8 +231,9 @@ def planted(tmp_path: Path) -> Iterator[Any]:
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_mistake_is_found(name: str, planted: Any) -> None:
     file, kernel, options, sound, mistake, kind = PLANTED[name]
-    made = getattr(planted(file, sound, mistake), kernel)("float32", **options)
-    report, wrong = executed(ptx_of(made), made, case_of(f"{file}.{kernel}", "float32", options))
+    user, kernel = kernel.split(".") if "." in kernel else (file, kernel)
+    made = getattr(planted(file, sound, mistake, user), kernel)("float32", **options)
+    report, wrong = executed(ptx_of(made), made, case_of(f"{user}.{kernel}", "float32", options))
     if kind == NUMBERS:
         assert wrong and not report.violations
     else:

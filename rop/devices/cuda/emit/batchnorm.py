@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.code import Code, Jet, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import batchnorm
 from rop.lowering.batchnorm import BatchNormOperation
-from rop.lowering.values import ORDERS
 
 
 @emits(BatchNormOperation)
@@ -32,19 +31,19 @@ class EmitBatchNorm(Emitter):
         """Numbers per channel of order k."""
         return Part(f"table{k}", self.table_at, (batchnorm.FIELDS, self.operation.channels))
 
-    def _tables(self, code: Code) -> dict[str, Part]:
-        return {f"table{k}": self.table(k) for k in ORDERS if k <= code.orders[-1]}
+    def _tables(self, code: Code) -> Jet:
+        return jet_of(self.table, code.levels())
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if not orders:
             return
         options: dict[str, Any] = {"orders": orders, "levels": code.levels(op.x[0])}
-        inputs, tables, channels = code.value("x", op.x[0]), self._tables(code), op.channels
+        x, tables, channels = code.value(op.x[0]), self._tables(code), op.channels
         if op.frozen:
             code.launch(
                 batchnorm.frozen(self.dtype, orders=orders),
-                **tables,
+                table=tables,
                 **self.parameters,
                 **self.gamma,
                 mean=Part("state", self.state_at, (channels,)),
@@ -54,8 +53,8 @@ class EmitBatchNorm(Emitter):
         else:
             code.launch(
                 batchnorm.statistics(self.dtype, **options),
-                **tables,
-                **inputs,
+                table=tables,
+                x=x,
                 **self.parameters,
                 **self.gamma,
                 **self.samples,
@@ -65,9 +64,9 @@ class EmitBatchNorm(Emitter):
             )
         code.launch(
             batchnorm.normalise(self.dtype, **options),
-            **code.value("y", op.y),
-            **inputs,
-            **tables,
+            y=code.value(op.y),
+            x=x,
+            table=tables,
             **self.parameters,
             **self.beta,
             **self.channels,
@@ -76,10 +75,10 @@ class EmitBatchNorm(Emitter):
     def backward(self, code: Code) -> None:
         op = self.operation
         options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(op.x[0])}
-        inputs = {
-            **code.value("x", op.x[0]),
-            **code.jet("g", op.g),
-            **self._tables(code),
+        inputs: dict[str, Any] = {
+            "x": code.value(op.x[0]),
+            "g": code.jet(op.g),
+            "table": self._tables(code),
             **self.samples,
             **self.channels,
         }
@@ -89,8 +88,8 @@ class EmitBatchNorm(Emitter):
             **self.gamma,
             **self.beta,
             **self.pixels,
-            **code.results(code.orders),
+            out=code.results(code.orders),
             add=op.adds,
         )
         if op.h[0] is not None:
-            code.launch(batchnorm.backward(self.dtype, **options), **code.jet("h", op.h[0]), **inputs)
+            code.launch(batchnorm.backward(self.dtype, **options), h=code.jet(op.h[0]), **inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.code import Code, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.devices.cuda.memory import table
 from rop.kernels.cuda import bilinear, memory, select
@@ -41,9 +41,7 @@ class EmitProducts(Emitter):
         self.weights = {
             "w": Part("w"),
             "v": Part("v0"),
-            "base": op.weight_at,
             "groups": op.groups,
-            "group_base": op.group_rows * op.fan,
         }
         if not self.plan.gradients:
             return
@@ -53,6 +51,10 @@ class EmitProducts(Emitter):
             self.back_sources = table(backward_sources(op))
             order = op.source.row_order
             self.back_targets = table(np.arange(op.inputs) if order is None else order)
+
+    def _strides(self, **steps: int) -> bilinear.Strides:
+        op = self.operation
+        return bilinear.Strides(base=op.weight_at, group_base=op.group_rows * op.fan, **steps)
 
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
@@ -68,8 +70,8 @@ class EmitProducts(Emitter):
         )
         code.launch(
             kernel,
-            **code.value("c", op.y),
-            **code.value("b", op.source),
+            c=code.value(op.y),
+            b=code.value(op.source),
             **self.weights,
             source=self.sources,
             target=self.targets,
@@ -78,9 +80,7 @@ class EmitProducts(Emitter):
             group_rows=op.group_rows,
             group_step=op.group_inputs,
             c_rows=op.rows,
-            i_step=op.fan,
-            inner=op.fan,
-            outer_step=0,
+            strides=self._strides(i_step=op.fan, inner=op.fan, outer_step=0),
             bias_at=-1 if op.bias_at is None else op.bias_at,
         )
 
@@ -89,8 +89,8 @@ class EmitProducts(Emitter):
         if op.delta is not op.g:
             code.launch(
                 select.rectify(self.dtype, orders=code.orders),
-                **code.jet("y", op.delta),
-                **code.jet("x", op.g),
+                y=code.jet(op.delta),
+                x=code.jet(op.g),
                 mask=code.rows(op.y.buffer, 0),
                 slope=0.0,
             )
@@ -104,23 +104,23 @@ class EmitProducts(Emitter):
         if op.bias_at is not None:
             code.launch(
                 bilinear.bias_gradient(self.dtype, orders=orders),
-                **code.results(orders),
-                **code.jet("d", op.delta),
+                out=code.results(orders),
+                d=code.jet(op.delta),
                 base=op.bias_at,
                 rows=op.rows,
                 pixels=op.pixels,
                 add=op.adds_bias,
             )
         shape = self.slices, op.rows * op.fan
-        partial = {f"partial{k}": Part(f"partial{k}", 0, shape) for k in orders}
+        partial = jet_of(lambda k: Part(f"partial{k}", 0, shape), orders)
         kernel = bilinear.weight_gradient_for(
             self.dtype, orders=orders, levels=code.levels(op.source), rows=op.group_rows, fan=op.fan
         )
         code.launch(
             kernel,
-            **partial,
-            **code.jet("d", op.delta),
-            **code.value("x", op.source),
+            partial=partial,
+            d=code.jet(op.delta),
+            x=code.value(op.source),
             source=self.sources,
             group_step=op.group_inputs,
             group_rows=op.group_rows,
@@ -129,8 +129,8 @@ class EmitProducts(Emitter):
         )
         code.launch(
             memory.collect(self.dtype, orders=orders),
-            **code.results(orders),
-            **partial,
+            out=code.results(orders),
+            partial=partial,
             base=op.weight_at,
             add=op.adds_weight,
         )
@@ -149,8 +149,8 @@ class EmitProducts(Emitter):
         )
         code.launch(
             kernel,
-            **code.jet("c", h),
-            **code.jet("b", op.delta),
+            c=code.jet(h),
+            b=code.jet(op.delta),
             **self.weights,
             source=self.back_sources,
             target=self.back_targets,
@@ -159,8 +159,6 @@ class EmitProducts(Emitter):
             group_rows=op.group_inputs,
             group_step=op.group_rows,
             c_rows=op.inputs,
-            i_step=op.geometry.taps,
-            inner=op.geometry.taps,
-            outer_step=op.fan,
+            strides=self._strides(i_step=op.geometry.taps, inner=op.geometry.taps, outer_step=op.fan),
             bias_at=-1,
         )

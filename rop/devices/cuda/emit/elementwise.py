@@ -34,8 +34,8 @@ class EmitActivation(Emitter):
         if orders:
             code.launch(
                 elementwise.forward(self.dtype, **self._options(code, orders)),
-                **code.value("y", op.y),
-                **code.value("x", op.x[0]),
+                y=code.value(op.y),
+                x=code.value(op.x[0]),
                 **self._parameters(),
             )
 
@@ -44,8 +44,8 @@ class EmitActivation(Emitter):
         if op.h[0] is not None:
             code.launch(
                 elementwise.backward(self.dtype, **self._options(code, code.orders)),
-                **code.jet("h", op.h[0]),
-                **code.value("x", op.x[0]),
-                **code.jet("g", op.g),
+                h=code.jet(op.h[0]),
+                x=code.value(op.x[0]),
+                g=code.jet(op.g),
                 **self._parameters(),
             )

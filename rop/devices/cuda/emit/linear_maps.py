@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numba import cuda
 
-from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.code import Code, Jet
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.devices.cuda.memory import padded, table
 from rop.kernels.cuda import linear_maps
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
 from rop.lowering.plan import Operation
 from rop.lowering.values import Buffer
+
+if TYPE_CHECKING:
+    from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
 SAME_ROWS = {"pixels": 1, "y_step": 0, "y_first": 0, "x_step": 0, "x_first": 0}
 
@@ -22,7 +25,7 @@ def add_uses(code: Code, operation: Operation) -> None:
     """Sums the gradients that y's uses have written."""
     dtype = code.layout.dtype.type
     for part, add in operation.parts_of_gradient():
-        jets = {**code.jet("y", operation.g), **code.jet("x", part)}
+        jets = {"y": code.jet(operation.g), "x": code.jet(part)}
         if add:
             code.launch(linear_maps.add_rows(dtype, orders=code.orders), **jets)
         else:
@@ -42,11 +45,13 @@ class EmitAveragePool(Emitter):
         self.out = self._windows(pixel_out, pixel_in, share, op.y.pixels)
         self.back = self._windows(pixel_in, pixel_out, share, op.x[0].pixels)
 
-    def _windows(self, owner: np.ndarray, member: np.ndarray, share: np.ndarray, owners: int) -> dict[str, Any]:
+    def _windows(
+        self, owner: np.ndarray, member: np.ndarray, share: np.ndarray, owners: int
+    ) -> dict[str, DeviceNDArray]:
         weights = padded(owner, share, owners, 0.0).astype(self.dtype)
         return {"entry": table(padded(owner, member, owners)), "weight": cuda.to_device(weights)}
 
-    def _pass(self, code: Code, orders: tuple[int, ...], windows: dict[str, Any], **jets: Part) -> None:
+    def _pass(self, code: Code, orders: tuple[int, ...], windows: dict[str, DeviceNDArray], **jets: Jet) -> None:
         code.launch(
             linear_maps.weighted_sum(self.dtype, orders=orders), **jets, **windows, channels=self.operation.y.channels
         )
@@ -54,12 +59,12 @@ class EmitAveragePool(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            self._pass(code, orders, self.out, **code.value("y", op.y), **code.value("x", op.x[0]))
+            self._pass(code, orders, self.out, y=code.value(op.y), x=code.value(op.x[0]))
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            self._pass(code, code.orders, self.back, **code.jet("y", op.h[0]), **code.jet("x", op.g))
+            self._pass(code, code.orders, self.back, y=code.jet(op.h[0]), x=code.jet(op.g))
 
 
 @emits(PermuteOperation)
@@ -77,8 +82,8 @@ class EmitPermutation(Emitter):
         if orders:
             code.launch(
                 linear_maps.permute_rows(self.dtype, orders=orders),
-                **code.value("y", op.y),
-                **code.value("x", op.x[0]),
+                y=code.value(op.y),
+                x=code.value(op.x[0]),
                 order=self.order,
             )
 
@@ -87,8 +92,8 @@ class EmitPermutation(Emitter):
         if op.h[0] is not None:
             code.launch(
                 linear_maps.permute_rows(self.dtype, orders=code.orders),
-                **code.jet("y", op.h[0]),
-                **code.jet("x", op.g),
+                y=code.jet(op.h[0]),
+                x=code.jet(op.g),
                 order=self.inverse,
             )
 
@@ -105,8 +110,8 @@ class EmitSum(Emitter):
         if orders:
             code.launch(
                 linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(first)),
-                **code.value("y", op.y),
-                **code.value("x", first),
+                y=code.value(op.y),
+                x=code.value(first),
                 count=op.y.rows,
                 **SAME_ROWS,
             )
@@ -114,8 +119,8 @@ class EmitSum(Emitter):
             if code.present(x.levels):
                 code.launch(
                     linear_maps.add_rows(self.dtype, orders=code.present(x.levels)),
-                    **code.value("y", op.y),
-                    **code.value("x", x),
+                    y=code.value(op.y),
+                    x=code.value(x),
                 )
 
     def backward(self, code: Code) -> None:
@@ -136,8 +141,8 @@ class EmitConcatenation(Emitter):
             kernel = linear_maps.copy_rows(self.dtype, orders=orders, levels=code.levels(x))
             code.launch(
                 kernel,
-                **code.value("y", op.y),
-                **code.value("x", x),
+                y=code.value(op.y),
+                x=code.value(x),
                 pixels=op.y.pixels,
                 count=x.channels,
                 y_step=op.y.channels,
@@ -157,8 +162,8 @@ class EmitConcatenation(Emitter):
         kernel = linear_maps.copy_rows(self.dtype, orders=code.orders, levels=code.levels())
         code.launch(
             kernel,
-            **code.jet("y", h),
-            **code.jet("x", op.g),
+            y=code.jet(h),
+            x=code.jet(op.g),
             pixels=op.y.pixels,
             count=channels,
             y_step=channels,

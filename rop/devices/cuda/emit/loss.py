@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.code import Code, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import loss
+from rop.kernels.cuda.compile import Factory
 from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
 from rop.lowering.loss import LossOperation
 
 
 class EmitLoss(Emitter):
-    """What all losses have in common; each names its kernel."""
+    """The launch of a loss; each loss names its kernel."""
 
     operation: LossOperation
-    kernel: ClassVar[Any]
+    kernel: ClassVar[Factory]
 
     def reserve(self) -> None:
         self.blocks = loss.blocks(self.operation.x[0].pixels, self.layout.lanes)
@@ -26,7 +27,7 @@ class EmitLoss(Emitter):
         return {}
 
     def options(self, code: Code) -> dict[str, Any]:
-        """What the kernel is specialised in."""
+        """Options of the kernel's factory."""
         return {"orders": code.orders, "levels": code.levels(self.operation.x[0])}
 
     def forward(self, code: Code) -> None:
@@ -34,9 +35,9 @@ class EmitLoss(Emitter):
         z, targets = op.x[0], "dense" if code.dense else "labels"
         code.launch(
             self.kernel(self.dtype, **self.options(code)),
-            **code.jet("g", op.seed),
-            **code.value("z", z),
-            **{f"energy{k}": Part("energy", k * self.blocks, (self.blocks,)) for k in code.orders},
+            g=code.jet(op.seed),
+            z=code.value(z),
+            energy=jet_of(lambda k: Part("energy", k * self.blocks, (self.blocks,)), code.orders),
             **{targets: Part(targets)},
             **self.own(code),
             weight=Part("weight"),

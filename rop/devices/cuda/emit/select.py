@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rop.devices.cuda.code import Code, Part
+from rop.devices.cuda.code import Code, Jet, Part
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.devices.cuda.memory import padded, table
 from rop.kernels.cuda import select
@@ -15,7 +15,7 @@ class EmitRectify(Emitter):
 
     operation: Rectify
 
-    def _pass(self, code: Code, orders: tuple[int, ...], **jets: Part) -> None:
+    def _pass(self, code: Code, orders: tuple[int, ...], **jets: Jet) -> None:
         code.launch(
             select.rectify(self.dtype, orders=orders),
             **jets,
@@ -26,12 +26,12 @@ class EmitRectify(Emitter):
     def forward(self, code: Code) -> None:
         op, orders = self.operation, code.present(self.operation.y.levels)
         if orders:
-            self._pass(code, orders, **code.value("y", op.y), **code.value("x", op.x[0]))
+            self._pass(code, orders, y=code.value(op.y), x=code.value(op.x[0]))
 
     def backward(self, code: Code) -> None:
         op = self.operation
         if op.h[0] is not None:
-            self._pass(code, code.orders, **code.jet("y", op.h[0]), **code.jet("x", op.g))
+            self._pass(code, code.orders, y=code.jet(op.h[0]), x=code.jet(op.g))
 
 
 @emits(MaxPool)
@@ -53,8 +53,8 @@ class EmitMaxPool(Emitter):
         if orders:
             code.launch(
                 select.pool(self.dtype, orders=orders),
-                **code.value("y", op.y),
-                **code.value("x", op.x[0]),
+                y=code.value(op.y),
+                x=code.value(op.x[0]),
                 chosen=self.chosen,
                 window=self.window,
                 channels=op.y.channels,
@@ -66,8 +66,8 @@ class EmitMaxPool(Emitter):
         if op.h[0] is not None:
             code.launch(
                 select.pool_back(self.dtype, orders=code.orders),
-                **code.jet("h", op.h[0]),
-                **code.jet("g", op.g),
+                h=code.jet(op.h[0]),
+                g=code.jet(op.g),
                 chosen=self.chosen,
                 owner=self.owner,
                 channels=op.y.channels,

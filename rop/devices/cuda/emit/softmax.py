@@ -19,8 +19,8 @@ class EmitSoftmax(Emitter):
         if orders:
             code.launch(
                 softmax.forward(self.dtype, orders=orders, levels=code.levels(op.x[0]), log=op.log),
-                **code.value("y", op.y),
-                **code.value("x", op.x[0]),
+                y=code.value(op.y),
+                x=code.value(op.x[0]),
                 p=code.rows(op.probability, 0),
                 pixels=op.y.pixels,
                 rows=op.y.channels,
@@ -31,10 +31,10 @@ class EmitSoftmax(Emitter):
         if op.h[0] is not None:
             code.launch(
                 softmax.backward(self.dtype, orders=code.orders, log=op.log),
-                **code.jet("h", op.h[0]),
-                **code.jet("g", op.g),
+                h=code.jet(op.h[0]),
+                g=code.jet(op.g),
                 p=code.rows(op.probability, 0),
-                **code.jet("y", op.y.buffer, op.y.levels - {0}),
+                y=code.jet(op.y.buffer, op.y.levels - {0}),
                 pixels=op.y.pixels,
                 rows=op.y.channels,
             )
