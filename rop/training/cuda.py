@@ -1,7 +1,7 @@
 """Minibatch descent on a GPU: the steps of rop.training.compiled, with the data set and all vectors in its memory.
 
-A step launches the kernels of its passes and of its update; what comes to the host are the few numbers that decide how
-the step goes on, and the statistics of batchnorm layers.
+A step launches the kernels of its passes and of its update; only the few numbers that decide how the step goes on, and
+the statistics of batchnorm layers, are copied to the host.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CudaSteps(OneByOne):
             vector.copy_to_device(np.asarray(start.get(name, np.zeros(n)), self.dtype))
         self._marked = {name: device_array(n, self.dtype) for name in self._vectors}
 
-    # ----------------------------------------------------------------------------------------------- what a run carries
+    # ---------------------------------------------------------------------------------------------- the state of a run
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """See Steps.arrays; these are copies."""
@@ -120,7 +120,7 @@ class CudaSteps(OneByOne):
         factor = self._penalty(report, number, given, now) if given[Given.MU] else 0.0
         if is_finite(report):
             now = time.perf_counter_ns()
-            with np.errstate(over="ignore"):  # the trainer looks whether the parameters are finite
+            with np.errstate(over="ignore"):  # the trainer checks that the parameters are finite
                 self._update(given[Given.RATE], factor, number + 1)
             self._averages.take_in(statistics)
             self._lap(report, Report.REST_NS, now)

@@ -32,7 +32,7 @@ from tests.helpers.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
 PRECISIONS = ("float32", "float64")
-# What a result may be off, relative to the largest number of the array.
+# The largest error of a result, relative to the largest number of the array.
 TOLERANCE = {"float32": 3e-6, "float64": 1e-13}
 
 
@@ -119,7 +119,7 @@ def ptx_of(kernel: Any, capability: tuple[int, int] = CAPABILITIES[0]) -> str:
 
 @dataclass(frozen=True)
 class Resources:
-    """What a kernel needs on a device."""
+    """The resources that a kernel needs on a device."""
 
     registers: int
     shared: int
@@ -130,7 +130,7 @@ class Resources:
 
 
 def assembled(ptx: str, capability: tuple[int, int]) -> Resources:
-    """What ptxas tells; it fails if it does not accept the text."""
+    """The resources that ptxas reports; an error if it does not accept the text."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
         source.write_text(ptx, "utf-8")

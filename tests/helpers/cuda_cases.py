@@ -99,7 +99,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a case is made for."""
+    """The precision and the options of the kernel that a case is made for."""
 
     real: Any
     orders: Orders
@@ -457,7 +457,7 @@ def softmax_back_case(s: Setting) -> Case:
 
 
 def _targets(s: Setting) -> dict[str, Any]:
-    """What every loss is given besides its targets; a weight of 0 is among the weights."""
+    """Arguments of every loss besides its targets; a weight of 0 is among the weights."""
     weight = np.abs(s.numbers(BATCH, PIXELS, seed=7))
     weight[3, 0] = 0
     return {"weight": weight, "samples": samples(), "scale": s.vector([0.125]), "pixels": PIXELS, "rows": CLASSES}

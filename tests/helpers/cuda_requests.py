@@ -42,7 +42,7 @@ PASSES: tuple[tuple[Orders, Orders], ...] = (
 
 @dataclass(frozen=True)
 class Network:
-    """What is lowered."""
+    """A network to lower, and the passes over it."""
 
     net: Any
     shape: Shape
@@ -172,7 +172,7 @@ def told(options: tuple[tuple[str, Any], ...]) -> list[str]:
 
 @cache
 def requested() -> frozenset[Request]:
-    """What all passes over all networks ask for."""
+    """The kernels of all passes over all networks."""
     each = (
         replace(network, training=training, lanes=lanes)
         for network in networks()

@@ -54,7 +54,7 @@ def filled(shape: Any, dtype: Any) -> np.ndarray:
 
 
 class Cuda:
-    """What a kernel sees under the name ``cuda``; anything else is numba.cuda's."""
+    """The module that a kernel sees under the name ``cuda``; other attributes are numba.cuda's."""
 
     def __init__(self, real: Any) -> None:
         import greenlet  # this file is imported wherever tests are collected

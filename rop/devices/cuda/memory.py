@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REGIONS = (
     "chosen",  # rows of a plane of int32: which pixel max pooling has chosen
-    "tables",  # numbers per order: those per channel of batch normalisation
+    "tables",  # numbers per order: channel tables of batch normalisation
     "partial",  # numbers per order: partial sums of a weight gradient
     "state",  # numbers for the batch as a whole: running statistics
     "energy",  # numbers per order: partial sums of the energy

@@ -17,7 +17,7 @@ from rop.lowering import ORDERS
 if TYPE_CHECKING:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
 
-# What a pass writes before it reads, by the start of the name.
+# Regions that a pass writes before it reads them, by the start of the name.
 WRITTEN_FIRST = ("plane", "table", "partial", "out", "total", "energy")
 
 

@@ -1,4 +1,4 @@
-"""Vectors in a GPU's memory: what users give and get, and arithmetic.
+"""Vectors in a GPU's memory: arithmetic, and their conversion to and from the arrays of users.
 
 Sums over a vector are made in a fixed number of parts on the device, which the host adds up exactly: they depend on
 the vector alone.
@@ -30,7 +30,7 @@ def device_array(count: int, dtype: Any) -> DeviceNDArray:
 
 
 class Vectors:
-    """Sums and updates of vectors of one length and precision."""
+    """Vectors of one length and precision."""
 
     def __init__(self, count: int, dtype: Any):
         self.count, self.dtype = count, np.dtype(dtype)
@@ -38,7 +38,7 @@ class Vectors:
         self._partial = cuda.device_array((sums.blocks(count), 3), dtype)
         self._sums = cuda.device_array(sums.blocks(count), dtype)
 
-    # ---- what users give and get ---------------------------------------------------------------------------------
+    # ---- arrays of users -----------------------------------------------------------------------------------------
     def accept(self, name: str, value: Any) -> Vector:
         """A vector or block of vectors that is on the device already."""
         array = value if getattr(value, "__cuda_ndarray__", False) else cuda.as_cuda_array(value)
@@ -70,7 +70,7 @@ class Vectors:
                 return np.ascontiguousarray(columns.T, self.dtype)
         if columns.is_f_contiguous():
             return [columns[:, i] for i in range(columns.shape[1])]
-        n, k = columns.shape  # row by row: a transposition, like that of data on their way in
+        n, k = columns.shape  # C order: the kernel that loads data transposes the block
         samples = lane_samples(n, WARP)
         rows = cuda.device_array((k, samples.size), self.dtype)
         memory.load(self._type).bind(y=rows, x=columns, samples=table(samples), feature=table(np.arange(k)))()

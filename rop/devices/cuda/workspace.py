@@ -83,7 +83,7 @@ class CudaWorkspace(Workspace):
         self.memory.poison()
         self.forget()
 
-    # ------------------------------------------------------------------------------------------------- what is computed
+    # --------------------------------------------------------------------------------------------- batch and parameters
     def bind(self, data: Data) -> None:
         """Makes this batch the one that passes read: copies it to the device."""
         if data is self._data:
@@ -125,7 +125,7 @@ class CudaWorkspace(Workspace):
         """A vector that was borrowed has been copied already."""
 
     def release(self, name: str) -> None:
-        """There is nothing to let go of: a vector that was borrowed has been copied."""
+        """Nothing is held: a vector that was borrowed has been copied."""
 
     def _copy(self, region: Vector, vector: Vector) -> None:
         if isinstance(vector, np.ndarray):

@@ -71,7 +71,8 @@ rectified = formula(relu.rectified)
 def product_names(
     orders: Orders = ORDERS, levels: Orders = ORDERS, adjoint: bool = False, tile: str = "large"
 ) -> BoundNames:
-    """``levels`` are the orders of B; ``adjoint`` says that neighbouring rows, not neighbouring j, are close in w."""
+    """Bound names of ``products``; ``levels`` are the orders of B, and ``adjoint`` says that neighbouring rows, not
+    neighbouring j, are close in w."""
     return {**by_order(orders, levels), **TILES[tile].names(), "adjoint": adjoint, "left_2": False}
 
 
@@ -127,7 +128,7 @@ def load_factors(tiles, b, source, pixel, shift, j_0, lane_0, lanes, thread):
 
 @helper
 def store_products(c, sums, m, row, lane, bias, mask, gate):
-    """One row of a thread's outputs; the gate is a ReLU at any order."""
+    """Writes one row of a thread's outputs; the gate is a ReLU at any order."""
     off = real(0)
     for n in range(EACH):
         value = sums[0][m, n] + bias[0]
@@ -186,7 +187,7 @@ def products(
         cuda.syncthreads()
         multiply(sums, a_tiles, b_tiles, my_row, my_column)
         cuda.syncthreads()
-    if lane_0 + my_column < lanes:  # lanes are a multiple of what a thread has
+    if lane_0 + my_column < lanes:  # lanes are a multiple of EACH
         for m in range(EACH):
             i = row_0 + my_row + m
             if i < group_rows:

@@ -96,7 +96,7 @@ def device_function(function: Function, /, **bind: Any) -> PerPrecision:
 
 
 class Helper:
-    """Index arithmetic and sums that kernels share. It is compiled into each kernel, with the kernel's bound names."""
+    """Index arithmetic or a sum that kernels share; it is compiled into each kernel, with the kernel's bound names."""
 
     def __init__(self, function: Function, bind: dict[str, Helper]):
         self._function, self._bind = function, bind
@@ -172,8 +172,8 @@ class Specialisation:
     @property
     def title(self) -> str:
         """Its name in tables and test reports."""
-        told = [f"{name}={_told(value)}" for name, value in self.options.items()]
-        return f"{self.factory.name} {' '.join([np.dtype(self.dtype).name, *told])}"
+        options = [f"{name}={_as_text(value)}" for name, value in self.options.items()]
+        return f"{self.factory.name} {' '.join([np.dtype(self.dtype).name, *options])}"
 
     @property
     def signature(self) -> str:
@@ -248,7 +248,7 @@ class Specialisation:
         return cuda.device_array((1, 1) if kind in ("Matrix", "Table") else 1, self._dtype_of(kind))
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """An option's value as text."""
     if isinstance(value, tuple):
         return "".join(map(str, value))

@@ -2,7 +2,7 @@
 
 A block computes a tile of C for all orders. It brings a tile of each factor into shared memory once, and every thread
 accumulates several outputs per order in registers. With three orders and 4 × 4 outputs a thread makes 80 multiply-adds
-of the five vectors that it loads. What the factors are, and how their tiles are loaded, is in bilinear.py.
+of the five vectors that it loads. Which matrices the factors are, and how their tiles are loaded, is in bilinear.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The update of a training step: w, and what the optimizer remembers, in one run over them."""
+"""The update of a training step: w and the optimizer's moments, in one pass over them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every CUDA kernel compiles for every generation of devices, and needs no more than they have.
 
-Nothing here needs a GPU: PTX comes from numba-cuda, machine code from ptxas. What they find is told in
-docs/cuda-kernels.md, which these tests compare with what they find now.
+Nothing here needs a GPU: PTX comes from numba-cuda, machine code from ptxas. docs/cuda-kernels.md lists the
+resources that they report, and these tests compare it with what they report now.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if missing() is not None:
     pytest.skip(str(missing()), allow_module_level=True)
 
 REGISTERS = 255  # of a thread
-REGISTER_FILE = 65536  # of a multiprocessor: a block must find room in it
+REGISTER_FILE = 65536  # of a multiprocessor: a block must fit into it
 STATIC_SHARED = 48 * 1024  # of a block
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

@@ -1,4 +1,4 @@
-"""What every emitter of a GPU has in common."""
+"""The base class of the emitters of a GPU, and their registry."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Emitter(BaseEmitter[Layout]):
         super().__init__(layout, operation)
 
     def forward(self, code: Code) -> None:
-        """The orders of y that this pass computes."""
+        """Launches kernels for the orders of y that this pass computes."""
         raise NotImplementedError
 
     def backward(self, code: Code) -> None:
-        """The gradients of the inputs and parameters."""
+        """Launches kernels for the gradients of the inputs and parameters."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Batch normalisation: numbers per channel, then the map; backward likewise, all orders in one launch each."""
+"""Batch normalisation: a launch for the channel tables, then one for the map, with all orders in each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rop.lowering.batchnorm import BatchNormOperation
 
 @emits(BatchNormOperation)
 class EmitBatchNorm(Emitter):
-    """Batch normalisation: numbers per channel first, from the batch or from running statistics, then the map."""
+    """Fills the channel tables, from the batch or from running statistics, then applies the map."""
 
     operation: BatchNormOperation
 
@@ -28,7 +28,7 @@ class EmitBatchNorm(Emitter):
         self.samples = {"samples": Part("samples", 0, (self.layout.lanes,))}
 
     def table(self, k: int) -> Part:
-        """Numbers per channel of order k."""
+        """The channel table of order k."""
         return Part(f"table{k}", self.table_at, (batchnorm.FIELDS, self.operation.channels))
 
     def _tables(self, code: Code) -> Jet:

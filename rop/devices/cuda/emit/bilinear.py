@@ -1,4 +1,4 @@
-"""Linear and Conv2d: products with W as it lies in w, and both adjoints, all orders in one launch each."""
+"""Linear and Conv2d: products with W, which is read from w as it is, and both adjoints, with all orders in a launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backward_sources(op: Products) -> np.ndarray:
 
 @emits(LinearProducts, ConvProducts)
 class EmitProducts(Emitter):
-    """Products with W as it lies in w, and both adjoints. With A_0 = W and A_1 = V, order k is Σ_j A_j B_{k−j}."""
+    """Products and both adjoints. With A_0 = W and A_1 = V, order k is Σ_j A_j B_{k−j}."""
 
     operation: Products
 

@@ -1,4 +1,4 @@
-"""The net's input: order 0 of a tile's samples; the other orders are zero."""
+"""The net's input: the samples of a tile are order 0, and the other orders are zero."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rop.lowering.data import InputOperation
 
 @emits(InputOperation)
 class EmitInput(Emitter):
-    """Brings the samples of a tile into lanes."""
+    """Copies the samples of a tile to its lanes."""
 
     operation: InputOperation
 

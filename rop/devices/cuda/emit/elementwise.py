@@ -12,7 +12,7 @@ from rop.lowering.elementwise import Activation
 
 @emits(Activation)
 class EmitActivation(Emitter):
-    """y = σ(x); its derivatives are computed again from x⁰ wherever they are needed: reading them would take longer."""
+    """y = σ(x); every launch computes the derivatives of σ from x⁰ again, because reading them would take longer."""
 
     operation: Activation
 

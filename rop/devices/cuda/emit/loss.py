@@ -66,20 +66,20 @@ class EmitCrossEntropy(EmitLoss):
 
 @emits(NLL)
 class EmitNLL(EmitLoss):
-    """Linear in the outputs."""
+    """The seed does not depend on the outputs."""
 
     kernel = loss.negative_log_likelihood
 
 
 @emits(MSE)
 class EmitMSE(EmitLoss):
-    """Its gradient is linear in the outputs."""
+    """The seed is linear in the outputs."""
 
     kernel = loss.squared_error
 
 
 @emits(BCEWithLogits)
 class EmitBCEWithLogits(EmitLoss):
-    """Output by output."""
+    """The seed of each output depends on that output alone."""
 
     kernel = loss.binary_cross_entropy

@@ -11,7 +11,7 @@ from rop.lowering.select import MaxPool, Rectify
 
 @emits(Rectify)
 class EmitRectify(Emitter):
-    """ReLU and leaky ReLU that stand on their own."""
+    """ReLU and leaky ReLU that are not fused into another operation."""
 
     operation: Rectify
 
@@ -36,7 +36,7 @@ class EmitRectify(Emitter):
 
 @emits(MaxPool)
 class EmitMaxPool(Emitter):
-    """Max pooling: order 0 keeps which pixel was chosen."""
+    """Max pooling: order 0 stores the pixel that it chooses, for all other launches."""
 
     operation: MaxPool
 

@@ -243,7 +243,7 @@ def test_nothing_is_read_before_it_was_written() -> None:
 
 
 def in_tiles(monkeypatch: pytest.MonkeyPatch, kept: int) -> tuple[rop.Objective, rop.Objective]:
-    """A batch of 70 in tiles of 32, of which so many orders are kept, on a GPU and on the CPU."""
+    """A batch of 70 in tiles of 32, of which this number of orders is kept, on a GPU and on the CPU."""
     from rop.devices.cuda import workspace
 
     monkeypatch.setattr(workspace, "TILE_BYTES", 1)
