@@ -10,14 +10,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import numpy as np
 
 from rop.devices.batch import Data
-from rop.devices.cuda.vectors import Vector, device_array
+from rop.devices.cuda.vectors import device_array
 from rop.devices.cuda.workspace import CudaWorkspace
 from rop.devices.lock import engine_lock
+from rop.devices.workspace import Vector
 from rop.kernels import rules
 from rop.kernels.cuda import training as updates
 from rop.kernels.rules import Given, Report, Setting
@@ -192,7 +192,7 @@ class CudaSteps(OneByOne):
     def _update(self, rate: float, factor: float, t: int) -> None:
         """One step of the optimizer along g + factor·h; t counts steps from 1."""
         o, kind = self.optimizer, self.dtype.type
-        common: dict[str, Any] = {
+        common: dict[str, Vector | float] = {
             "w": self._vectors["w"],
             "g": self._space.result(0),
             "h": self._space.result(2),
