@@ -219,8 +219,8 @@ def square_terms(omega, z, t, u1, u2):
 def binary_terms(omega, z, t, u1, u2):
     """E_0 and the jet of the seed g = ω (sigmoid(z) − t) of one number."""
     s, d1, d2, _ = sigmoid(z)
-    seed = omega * residual(s, t), omega * output_1(d1, u1), omega * output_2(d1, d2, u1, u2)
-    return omega * binary_energy(z, t), seed
+    energy0 = omega * binary_energy(z, t)
+    return energy0, (omega * residual(s, t), omega * output_1(d1, u1), omega * output_2(d1, d2, u1, u2))
 
 
 terms: Any = None  # E_0 and the seed of one number: bound below
@@ -235,9 +235,9 @@ def _elementwise(g, z, energy, dense, weight, samples, scale, pixels, rows):
         t = wanted(dense, samples, pixels, row - first, pixel, lane) if wants_0 else real(0)
         u1, u2 = along(z, row, lane)
         energy0, seed = terms(omega, z[0][row, lane], t, u1, u2)
+        share0 += energy0
         f0, f1 = put_seed(g, row, lane, seed)
         change1, change2 = energies(f0, f1, u1, u2)
-        share0 += energy0
         share1 += change1
         share2 += change2
     report(energy, (share0, share1, share2))
