@@ -167,10 +167,10 @@ def test_without_the_variable_there_are_no_gaps() -> None:
         """
 import numpy as np, rop
 from rop.devices.cpu import guard
-from rop.devices.cpu.workspace import Workspace
+from rop.devices.cpu.workspace import CpuWorkspace
 assert not guard.ACTIVE
 net = rop.Sequential(rop.Linear(3, 5), rop.Tanh(), rop.Linear(5, 2))
-layout = Workspace.of(net, (3,), True, rop.CrossEntropy(), np.float32, 20, 1 << 30).layout
+layout = CpuWorkspace.of(net, (3,), True, rop.CrossEntropy(), np.float32, 20, 1 << 30).layout
 assert not layout.gaps and layout.partial_size == 5 * 16 + 5 + 2 * 16 + 2, layout.partial_size
 """,
         ROP_GUARD="0",
