@@ -221,12 +221,12 @@ class Point:
             raise ArgumentTypeError(
                 f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) makes a point"
             )
-        self._f = objective
+        self._f, workspace = objective, objective._workspace
         self._position = objective._position(objective._vector("w", w))
         with engine_lock():
-            (self._grad,) = self._workspace.evaluate(self._position, GRADIENT)
-            self.loss: float = self._workspace.value(0)
-            self._batch_stats = self._workspace.batch_statistics() if objective.training else {}
+            (self._grad,) = workspace.evaluate(self._position, GRADIENT)
+            self.loss: float = workspace.value(0)
+            self._batch_stats = workspace.batch_statistics()
         self.w = self._position.w  # a copy, so that the user's array may change
         if isinstance(self.w, np.ndarray):
             self.w.flags.writeable = False

@@ -30,7 +30,7 @@ Orders = tuple[tuple[int, int], ...]  # what a pass computes: (order, direction)
 FACTORIAL = (1.0, 1.0, 2.0)  # from Taylor coefficients to derivatives
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Position:
     """Where a network is evaluated. It is known by identity: a workspace remembers whose activations are resident."""
 
@@ -107,8 +107,11 @@ class Workspace(ABC):
         With ``keep`` the position becomes resident, which is for a point that will be asked again: its w is copied, and
         so is v. A later question then starts at the lowest order that is not resident.
         """
-        results = self._run_orders(position, orders, v)
-        answers = [self.vectors.given(one, position.w if k == 0 else v) for k, one in zip(orders, results, strict=True)]
+        given = self.vectors.given
+        answers = [
+            given(result, position.w if k == 0 else v)
+            for k, result in zip(orders, self._run_orders(position, orders, v), strict=True)
+        ]
         if keep:
             self._make_resident(position, v)
         else:
@@ -161,8 +164,11 @@ class Workspace(ABC):
         return FACTORIAL[k] * self.energy(k)
 
     def batch_statistics(self) -> dict[str, np.ndarray]:
-        """Mean and unbiased variance of every batchnorm layer in the last pass, named as in ``net.init_state()``."""
-        result = {}
+        """Mean and unbiased variance of every batchnorm layer in the last pass, named as in ``net.init_state()``; none
+        in evaluation mode."""
+        result: dict[str, np.ndarray] = {}
+        if not self.plan.coupled:
+            return result
         for emitter, (mean, variance, count) in zip(self.lowered.normalisations, self.statistics(), strict=True):
             name = self.plan.graph.name_of(emitter.operation.layer)
             result[f"{name}.running_mean"] = mean.copy()

@@ -135,6 +135,7 @@ class Bound:
                 row += 1
         self.pace = Pace()
         # as plain integers: asking an array for its address costs a microsecond
+        self.length = len(self.table)
         self.address = int(self.table.ctypes.data), int(self.stages.ctypes.data), len(stages)
 
     def alone(self, row: int) -> np.ndarray:

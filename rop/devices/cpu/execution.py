@@ -23,24 +23,31 @@ class Execution:
 
     def __init__(self, memory: Regions, forget: Callable[[], None]):
         self._memory, self._forget = memory, forget
+        self._tile_count, self._tile_bytes = memory["tile_count"], memory.tiling.stride
         self._cancellation = Cancellation()
         self.cancel_address = self._cancellation.address
 
     def run(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
         """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
-        self._memory["tile_count"][0] = tiles
+        self._tile_count[0] = tiles
         arguments = (*bound.address, tiles, first, self.cancel_address)
-        around = [zone for array in results for zone in guard.edges("a result", array)] if guard.ACTIVE else []
-        for zone in around:
-            zone.fill()
-        if len(bound.table) * self._memory.tiling.stride * tiles >= CANCELLABLE_WORK:
+        around = self._guard_results(results) if guard.ACTIVE else ()
+        if bound.length * self._tile_bytes * tiles >= CANCELLABLE_WORK:
             self.call_aside(lambda: runner(in_home_process())(*arguments))
         else:
             parallel = in_home_process() and bound.pace.parallel()
             start = time.perf_counter()
             runner(parallel)(*arguments)
             bound.pace.measured(parallel, time.perf_counter() - start)
-        self.check_guards([bound], first, around)
+        if guard.ACTIVE:
+            self.check_guards([bound], first, around)
+
+    def _guard_results(self, results: Sequence[np.ndarray]) -> list[guard.Zone]:
+        """Fills the gaps around results outside the workspace with canaries."""
+        zones = [zone for array in results for zone in guard.edges("a result", array)]
+        for zone in zones:
+            zone.fill()
+        return zones
 
     def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
         """A long compiled call that Ctrl-C and ``stop`` can cancel; returns whether it was completed."""
@@ -57,7 +64,7 @@ class Execution:
         if not guard.ACTIVE:
             return
         rows = [(bound, row) for bound in passes for row in range(len(bound.names))]
-        tiles = int(self._memory["tile_count"][0])
+        tiles = int(self._tile_count[0])
 
         def run_one(i: int) -> None:
             bound, row = rows[i]

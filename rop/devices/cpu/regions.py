@@ -107,6 +107,9 @@ class Regions:
             self._guard(name, array, step)
         return array
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
     def __getitem__(self, name: str) -> np.ndarray:
         return self._arrays[name]
 

@@ -79,11 +79,8 @@ class Vectors:
         self.count, self.dtype = count, np.dtype(dtype)
         self._transfer = Transfer(self.dtype)
         self._pools: dict[int, Pool] = {}  # by the length of their arrays
-
-    @property
-    def are_long(self) -> bool:
-        """Whether results are written where the user gets them, and vectors read where they are, instead of copied."""
-        return self.count >= LONG
+        # Results of long vectors are written where the user gets them, and long w and v read where they are.
+        self.are_long = count >= LONG
 
     def fresh(self) -> np.ndarray:
         """An array (count,) with any content, to give away."""

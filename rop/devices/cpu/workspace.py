@@ -28,7 +28,7 @@ from rop.kernels.cpu.gemm import SPAN
 from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
-from rop.lowering import Plan, outline
+from rop.lowering import ORDERS, Plan, outline
 
 LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
 CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
@@ -80,6 +80,7 @@ class CpuWorkspace(Workspace):
         self.vectors = Vectors(plan.graph.size, self.dtype)
         self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
         self.execution = Execution(self.memory, self.forget)
+        self._energies = [self.memory[f"energy{k}"][: self.tiles] for k in ORDERS]
 
     @classmethod
     def of(
@@ -114,10 +115,10 @@ class CpuWorkspace(Workspace):
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
         them, while those of a vector that nobody writes are in both."""
-        if name != "w":
+        if name not in self.memory:
             self.ensure_direction(int(name[1:]))
         if not self.vectors.are_long:
-            return self.adopt(name, vector)
+            return self.vectors.copy_into(self.memory[name], vector)
         self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
         return not check or self.vectors.finite(vector)
 
@@ -136,7 +137,7 @@ class CpuWorkspace(Workspace):
         return np.array_equal(self.memory[name][: vector.size], vector)
 
     def energy(self, k: int) -> float:
-        return math.fsum(self.memory[f"energy{k}"][: self.tiles].tolist())
+        return math.fsum(self._energies[k].tolist())
 
     def statistics(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """Mean, variance and number of values per channel of every batchnorm layer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
     def __init__(self, plan: Plan, lanes: int):
         super().__init__(Layout(plan, lanes), REGISTRY)
 
-    @property
+    @cached_property
     def normalisations(self) -> list[EmitBatchNorm]:
         """The emitters of batch normalisation."""
         return [emitter for emitter in self.emitters if isinstance(emitter, EmitBatchNorm)]

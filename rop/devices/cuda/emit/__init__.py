@@ -7,6 +7,8 @@ The batch is one tile, or a few if it is large: rows are (pixel, channel) as on 
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from rop.devices.cuda.code import Code
 from rop.devices.cuda.emit.base import REGISTRY, Emitter
 from rop.devices.cuda.emit.batchnorm import EmitBatchNorm
@@ -32,7 +34,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
             f"{REGISTRY.package}); use device='cpu'"
         )
 
-    @property
+    @cached_property
     def normalisations(self) -> list[EmitBatchNorm]:
         """The emitters of batch normalisation."""
         return [emitter for emitter in self.emitters if isinstance(emitter, EmitBatchNorm)]
