@@ -26,7 +26,9 @@ OTHERS = tuple(NEEDS)
 
 # What computes numbers on the CPU: every layer and loss, networks, wide layers, long vectors, training, eigenvalues.
 NUMERIC = (
-    "tests/layers",
+    "tests/layers/test_layers.py",
+    "tests/layers/test_losses.py",
+    "tests/layers/test_elementwise.py",
     "tests/objective/test_networks.py",
     "tests/objective/test_identities.py",
     "tests/devices/cpu/test_thresholds.py",
