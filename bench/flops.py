@@ -11,6 +11,8 @@ pools, biases and the loss are not. A layer y = B(x, w), with parameters (w, v, 
 A product with a factor that is zero for every w and v is not counted, nor is an input gradient that is not used: the
 first layer costs 2, 2 and 1, because data have no tangents; the layer after it costs 5 at order 2 if only piecewise
 linear layers stand between them, because then x² = 0. A convolution's taps outside the image are not counted either.
+A convolution is counted as the direct sum (ALGORITHM): one that needs fewer products, as Winograd's does, can be faster
+than what the limit allows.
 """
 
 from __future__ import annotations
@@ -29,8 +31,10 @@ from rop.layers.pool import Pool2d
 from rop.layers.relu import Rectifier
 
 from .engines import EPOCHS
-from .problems import Problem, Shape
+from .problems import Problem
+from .vocabulary import Shape
 
+ALGORITHM = "direct convolution"
 ORDERS = {  # how often each work runs the orders 0, 1, 2 (a step of `epoch`, a vector of `hvp_block`)
     "grad": (1, 0, 0),
     "hvp": (0, 1, 0),
@@ -67,7 +71,7 @@ def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
 def count(problem: Problem) -> list[Count]:
     """The products of every linear and convolutional layer, in the order in which they are met."""
     net = problem.network()
-    walk = _Walk(net, net.shapes(problem.input_shape))
+    walk = _Walk(net, net.shapes(problem.input_shape), problem.training)
     walk.backward(_seed(problem.rop_loss(), walk.orders[net.output]))
     return list(walk.counts.values())
 
@@ -108,8 +112,8 @@ def _seed(loss: rop.Loss, y: Orders) -> Orders:
 class _Walk:
     """Goes forward over a graph when it is made, and keeps the orders of all values for `backward`."""
 
-    def __init__(self, net: rop.Graph, shapes: dict[Node, Shape]):
-        self.nodes = net.nodes
+    def __init__(self, net: rop.Graph, shapes: dict[Node, Shape], training: bool):
+        self.nodes, self.training = net.nodes, training
         self.orders: dict[Node, Orders] = {net.input: frozenset({0})}  # present in the value of each node
         self.needed = {net.input: False}  # whether the gradient of that value is used
         self.counts: dict[Node, Count] = {}
@@ -121,7 +125,7 @@ class _Walk:
                 counted.products = [1, 1 + (1 in x), (1 in x) + (2 in x)]
                 y, needed = x | _next(x), True
             elif isinstance(node.layer, BatchNorm):
-                y, needed = _through_curve(x, x | {1}), True
+                y, needed = (_through_curve(x, x | {1}) if training else x | {1} | _next(x)), True
             elif isinstance(node.layer, CURVED):
                 y = _through_curve(x, x)
             elif not isinstance(node.layer, STRAIGHT):
@@ -145,7 +149,8 @@ class _Walk:
                     self.counts[node].products[k] += sum(k - j in g for j in x) + needed * ((k in g) + (k - 1 in g))
                 g = g | _next(g)
             elif isinstance(node.layer, BatchNorm):
-                g = _through_curve(x, g | _next(g))
+                g = g | _next(g)
+                g = _through_curve(x, g) if self.training else g
             elif isinstance(node.layer, CURVED):
                 g = _through_curve(x, g)
             for i in node.inputs:

@@ -29,7 +29,8 @@ import numpy as np
 import rop
 from rop.errors import missing_package
 
-from .problems import Data, Parameter, Problem, Shape
+from .problems import Data, Problem, Running
+from .vocabulary import Parameter, Shape
 
 try:
     import torch
@@ -60,10 +61,6 @@ class ModuleProblem(Problem):
 
     alone = False  # the process of rop has torch loaded too, to read the module
 
-    @property
-    def training(self) -> bool:  # type: ignore[override]
-        return self.module.training
-
     def network(self) -> rop.Graph:
         return self.traced.net
 
@@ -73,8 +70,11 @@ class ModuleProblem(Problem):
     def state(self) -> dict[str, np.ndarray]:
         return self.traced.state()
 
-    def runs_on(self, engine: str) -> bool:
-        return engine != "jax"
+    def running(self) -> list[Running]:
+        return []  # the module has its own
+
+    def left_out(self, engine: str) -> str:
+        return "it is a torch module" if engine == "jax" else ""
 
     @property
     def output_shape(self) -> Shape:
@@ -162,6 +162,7 @@ def _problem(name: str, parts: tuple[Any, ...]) -> ModuleProblem:
             f"{type(module).__name__}, {traced.net.size} parameters",
             x.shape[1:],
             (),
+            training=module.training,
             module=module,
             traced=traced,
             x=x,

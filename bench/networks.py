@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import rop
 from rop.graph import Node
 
-from .problems import (
+from .vocabulary import (
     Activation,
     BatchNorm,
     Concat,
@@ -53,10 +53,10 @@ def build(layers: Sequence[Layer], x: Node, flat: bool) -> Node:
                 )(x)
             case Activation(kind):
                 x = ACTIVATIONS[kind]()(x)
-            case Pool("max", kernel, stride):
-                x = rop.MaxPool2d(kernel, stride)(x)
-            case Pool("avg", kernel, stride):
-                x = rop.AvgPool2d(kernel, stride)(x)
+            case Pool("max", kernel, stride, padding):
+                x = rop.MaxPool2d(kernel, stride, padding)(x)
+            case Pool("avg", kernel, stride, padding):
+                x = rop.AvgPool2d(kernel, stride, padding)(x)
             case GlobalAvgPool():
                 x = rop.AdaptiveAvgPool2d(1)(x)
             case Flatten():

@@ -1,8 +1,7 @@
 """Benchmark problems as plain data: layers, input shape, loss, and random numbers from a fixed seed.
 
-A network is a tuple of the records below. Each engine turns it into its own form, so there is one description of
-each problem that all engines share. Parameters are stored in one flat vector in the order of the layers, weight before
-bias, a residual's body before its shortcut: the order of torch's `parameters()`.
+A network is a tuple of the records of vocabulary.py. Each engine turns it into its own form, so there is one
+description of each problem that all engines share.
 """
 
 from __future__ import annotations
@@ -10,108 +9,41 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rop.errors import ArgumentError, ArgumentTypeError
+from . import architectures
+from .vocabulary import (
+    ACTIVATIONS,
+    HALVE,
+    RELU,
+    Activation,
+    BatchNorm,
+    Concat,
+    Conv,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Linear,
+    Parameter,
+    Pool,
+    Residual,
+    Shape,
+    Softmax,
+    check_name,
+    norms_of,
+    parameters_of,
+    shape_after,
+)
 
 if TYPE_CHECKING:
     import rop
 
-Shape = tuple[int, ...]
 BLOCK = 8  # directions of `hvp_block`
 LOSSES = ("cross_entropy", "mse")
-POOLS = ("max", "avg")
 ROWS = 371_847  # rows of an epoch on the forest data, as many as the training part of the real set has
-
-
-# ------------------------------------------------------------------------------------------------------ the vocabulary
-@dataclass(frozen=True)
-class Linear:
-    inputs: int
-    outputs: int
-    bias: bool = True
-
-
-@dataclass(frozen=True)
-class Conv:
-    inputs: int
-    outputs: int
-    kernel: int
-    stride: int = 1
-    padding: int = 0
-    dilation: int = 1
-    groups: int = 1
-    bias: bool = True
-
-
-@dataclass(frozen=True)
-class Activation:
-    kind: str  # one of ACTIVATIONS
-
-    def __post_init__(self) -> None:
-        _check_name("activation", self.kind, ACTIVATIONS)
-
-
-@dataclass(frozen=True)
-class Pool:
-    kind: str  # "max" or "avg"
-    kernel: int
-    stride: int
-
-    def __post_init__(self) -> None:
-        _check_name("pooling", self.kind, POOLS)
-
-
-@dataclass(frozen=True)
-class GlobalAvgPool:
-    """The mean over all pixels; leaves (channels, 1, 1)."""
-
-
-@dataclass(frozen=True)
-class Flatten:
-    pass
-
-
-@dataclass(frozen=True)
-class Softmax:
-    log: bool = False
-
-
-@dataclass(frozen=True)
-class BatchNorm:
-    """Normalises by the statistics of the batch, and has γ and β."""
-
-    channels: int
-    eps: float = 1e-5
-
-
-@dataclass(frozen=True)
-class Residual:
-    """body(x) + shortcut(x); an empty shortcut is the identity."""
-
-    body: tuple[Layer, ...]
-    shortcut: tuple[Layer, ...] = ()
-
-
-@dataclass(frozen=True)
-class Concat:
-    """Concatenates the outputs of its branches along the channels."""
-
-    branches: tuple[tuple[Layer, ...], ...]
-
-
-Layer = Linear | Conv | Activation | Pool | GlobalAvgPool | Flatten | Softmax | BatchNorm | Residual | Concat
-
-ACTIVATIONS = ("relu", "leaky_relu", "tanh", "sigmoid", "softplus", "silu", "gelu", "gelu_tanh")
-
-
-class Parameter(NamedTuple):
-    shape: Shape
-    fan_in: int = 1  # 0 for a scale (γ), -1 for a shift (β)
 
 
 class Epoch(NamedTuple):
@@ -120,6 +52,13 @@ class Epoch(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     orders: tuple[np.ndarray, np.ndarray]
+
+
+class Running(NamedTuple):
+    """Running statistics of a batchnorm, one of each for every channel."""
+
+    mean: np.ndarray
+    variance: np.ndarray
 
 
 class Data(NamedTuple):
@@ -139,12 +78,16 @@ class Problem:
     layers: tuple[Layer, ...]
     loss: str = "cross_entropy"  # or "mse"
     rows: int = 0  # rows of an epoch; 0: the problem has no epochs
+    batch: int = 0  # the only batch size at which it is measured; 0: those of the run
+    training: bool = True  # whether batchnorm uses the statistics of the batch, or else running ones
+    works: tuple[str, ...] = ()  # those that are measured unless the user names others; (): those of the run
+    dtypes: tuple[str, ...] = ()  # the same for precisions
+    too_slow: tuple[str, ...] = ()  # engines that take more than about a minute to compile it, and are left out
 
-    training = True  # whether batchnorm uses the statistics of the batch
     alone = True  # whether rop's process has no other engine's library loaded, so that its memory can be compared
 
     def __post_init__(self) -> None:
-        _check_name("loss", self.loss, LOSSES)
+        check_name("loss", self.loss, LOSSES)
 
     def network(self) -> rop.Graph:
         """The problem's network as a net of rop."""
@@ -157,12 +100,26 @@ class Problem:
 
         return networks.LOSSES[self.loss]()
 
-    def state(self) -> dict[str, np.ndarray] | None:
-        """Running statistics of batchnorm, for a network in evaluation mode."""
-        return None
+    def running(self) -> list[Running]:
+        """For evaluation mode, the running statistics of every batchnorm, in the order of the layers and in float64.
 
-    def runs_on(self, engine: str) -> bool:
-        return True
+        Layers with the weights of `data` have outputs with about such means and variances, so signals neither vanish
+        nor explode on their way through many layers.
+        """
+        rng = np.random.default_rng(20_240_504)
+        sizes = [] if self.training else [norm.channels for norm in norms_of(self.layers)]
+        return [Running(rng.uniform(-0.2, 0.2, n), rng.uniform(0.1, 0.3, n)) for n in sizes]
+
+    def state(self) -> dict[str, np.ndarray] | None:
+        """The same by the names of rop's net; None in training mode."""
+        if self.training:
+            return None
+        names = self.network().init_state()
+        return dict(zip(names, itertools.chain.from_iterable(self.running()), strict=True))
+
+    def left_out(self, engine: str) -> str:
+        """Why an engine does not run this problem; nothing if it does."""
+        return "compiling it takes more than about a minute" if engine in self.too_slow else ""
 
     @property
     def output_shape(self) -> Shape:
@@ -204,19 +161,6 @@ class Problem:
         return Epoch(x, y, (rng.permutation(rows), rng.permutation(rows)))
 
 
-def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
-    if name not in known:
-        raise ArgumentError(f"bench: unknown {what} {name!r}; known: {', '.join(known)}")
-
-
-def refuse_layer(layer: object) -> NoReturn:
-    """Raises the error for a layer that a function over a problem's layers has no case for."""
-    raise ArgumentTypeError(
-        f"bench: expected a layer of bench/problems.py, got {layer!r}; every engine, parameters_of "
-        "and shape_after need a case for a new one"
-    )
-
-
 def _draw(rng: np.random.Generator, parameter: Parameter) -> np.ndarray:
     n = math.prod(parameter.shape)
     if parameter.fan_in == 0:
@@ -229,64 +173,7 @@ def _unit(v: np.ndarray) -> np.ndarray:
     return v / np.linalg.norm(v)
 
 
-def parameters_of(layers: tuple[Layer, ...]) -> Iterator[Parameter]:
-    for layer in layers:
-        match layer:
-            case Linear(inputs, outputs, bias):
-                yield Parameter((outputs, inputs), inputs)
-                if bias:
-                    yield Parameter((outputs,), inputs)
-            case Conv(inputs, outputs, k, groups=groups, bias=bias):
-                fan_in = inputs // groups * k * k
-                yield Parameter((outputs, inputs // groups, k, k), fan_in)
-                if bias:
-                    yield Parameter((outputs,), fan_in)
-            case BatchNorm(channels):
-                yield Parameter((channels,), 0)
-                yield Parameter((channels,), -1)
-            case Residual(body, shortcut):
-                yield from parameters_of(body)
-                yield from parameters_of(shortcut)
-            case Concat(branches):
-                for branch in branches:
-                    yield from parameters_of(branch)
-            case Activation() | Pool() | GlobalAvgPool() | Flatten() | Softmax():
-                pass  # no parameters
-            case _:
-                refuse_layer(layer)
-
-
-def shape_after(layers: tuple[Layer, ...], shape: Shape) -> Shape:
-    """The shape of one sample after the layers."""
-    for layer in layers:
-        match layer:
-            case Linear(_, outputs):
-                shape = (*shape[:-1], outputs)
-            case Conv(_, outputs, k, stride, padding, dilation):
-                shape = (outputs, *((n + 2 * padding - dilation * (k - 1) - 1) // stride + 1 for n in shape[1:]))
-            case Pool(_, k, stride):
-                shape = (shape[0], *((n - k) // stride + 1 for n in shape[1:]))
-            case GlobalAvgPool():
-                shape = (shape[0], 1, 1)
-            case Flatten():
-                shape = (math.prod(shape),)
-            case Residual(body):
-                shape = shape_after(body, shape)
-            case Concat(branches):
-                ends = [shape_after(branch, shape) for branch in branches]
-                shape = (sum(end[0] for end in ends), *ends[0][1:])
-            case Activation() | Softmax() | BatchNorm():
-                pass  # the same shape
-            case _:
-                refuse_layer(layer)
-    return shape
-
-
 # -------------------------------------------------------------------------------------------------------- the problems
-RELU = Activation("relu")
-HALVE = Pool("max", 2, 2)
-
-
 def mlp(widths: list[int], kind: str = "relu") -> tuple[Layer, ...]:
     layers: list[Layer] = []
     for inputs, outputs in itertools.pairwise(widths):
@@ -358,8 +245,36 @@ LAYERS = (
     *(_image(kind.replace("_", "-"), kind, Activation(kind)) for kind in ACTIVATIONS),
 )
 
-GROUPS = {"main": MAIN, "layers": LAYERS, "all": MAIN + LAYERS}
-BY_NAME = {problem.name: problem for problem in MAIN + LAYERS}
+
+def _medium(
+    name: str, about: str, pixels: int, layers: tuple[Layer, ...], batch: int, training: bool = False
+) -> Problem:
+    """A known architecture at its own batch size, by the two works that matter for a net of this size."""
+    return Problem(
+        name,
+        about,
+        (3, pixels, pixels),
+        layers,
+        batch=batch,
+        training=training,
+        works=("grad", "jet"),
+        dtypes=("float32",),
+    )
+
+
+_RESNET18, _DENSENET121 = architectures.resnet18(10), architectures.densenet121(14)
+MEDIUM = (
+    _medium("resnet18-32", "ResNet-18, 3×32×32", 32, architectures.resnet18(10, small_images=True), 32),
+    _medium("vgg11-32", "VGG-11, 3×32×32", 32, architectures.vgg11(10), 32),
+    _medium("mobilenet-32", "MobileNet, 3×32×32", 32, architectures.mobilenet(10, small_images=True), 32),
+    _medium("densenet121-64", "DenseNet-121, 3×64×64", 64, _DENSENET121, 4),
+    _medium("resnet18-224", "ResNet-18, 3×224×224", 224, _RESNET18, 4),
+    _medium("densenet121-224", "DenseNet-121, 3×224×224", 224, _DENSENET121, 4),
+    _medium("densenet121-64-train", "DenseNet-121, 3×64×64", 64, _DENSENET121, 4, training=True),
+)
+
+GROUPS = {"main": MAIN, "layers": LAYERS, "all": MAIN + LAYERS, "medium": MEDIUM}
+BY_NAME = {problem.name: problem for problem in MAIN + LAYERS + MEDIUM}
 _MLP = re.compile(r"mlp:(\d+(?:-\d+)+)(?::(\w+))?")
 _MODULE = re.compile(r".+\.py:\w+")  # a file and a function in it
 

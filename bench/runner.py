@@ -20,7 +20,7 @@ from typing import Any
 from . import growth
 from .comparison import LOOSER, TOLERANCE, Answer, Mismatch, compare, load
 from .engines import EPOCHS, RETURNS, SAME, WORKS, missing
-from .flops import flops
+from .flops import ALGORITHM, flops
 from .machine import cores, machine
 from .problems import Problem
 from .processes import Client, WorkerError, close
@@ -59,9 +59,10 @@ class Run:
         self.reference = next(name for name in REFERENCES if not missing(name))
         if "torch" in self.engines and "torch.func" not in self.settings.engines:
             self.notes.append("torch.func is not in this run; --engines names the engines")
-        for name in self.engines:
-            if not all(problem.runs_on(name) for problem in self.settings.problems):
-                self.notes.append(f"{name} was left out where a problem is a torch module")
+        self.notes += left_out(self.engines, self.settings.problems)
+        fixed = [problem.name for problem in self.settings.problems if problem.batch]
+        if fixed and self.settings.batches != Settings.batches:
+            self.notes.append(f"--batch is not that of {', '.join(fixed)}: these have a batch size of their own")
         if self.engines == [self.reference]:
             self.notes.append(f"{self.reference} is its own reference: there is no second engine to check it against")
         self.when = datetime.datetime.now(datetime.timezone.utc)
@@ -92,7 +93,7 @@ class Run:
 
     def problems(self, scratch: Path) -> None:
         """Every problem at every batch size, in every precision."""
-        plan = [(problem, batch) for problem in self.settings.problems for batch in self.settings.batches]
+        plan = [(problem, batch) for problem in self.settings.problems for batch in self.settings.batches_of(problem)]
         for done, (problem, batch) in enumerate(plan, 1):
             self.place = f"[{done}/{len(plan)}] "
             works = {dtype: self.settings.works_at(problem, batch, dtype) for dtype in self.settings.dtypes}
@@ -143,7 +144,7 @@ class Run:
         scratch: Path,
     ) -> None:
         """The chosen works of one problem, batch size and precision, in new processes."""
-        able_engines = [name for name in self.engines if problem.runs_on(name)]
+        able_engines = [name for name in self.engines if not problem.left_out(name)]
         self.tell(f"{label}: starting {', '.join(able_engines)}")
         clients = {name: self.client(name, scratch) for name in able_engines}
         steps = self.settings.steps(problem, batch)
@@ -192,6 +193,8 @@ class Run:
             "dtype": dtype,
             "work": work,
             "parameters": problem.size,
+            "own_batch": bool(problem.batch),
+            "training": problem.training,
             **(epoch if work in EPOCHS else {}),
             "flops": flops(problem, batch, work, steps),
             "alone": problem.alone,
@@ -272,6 +275,7 @@ class Run:
             "reference": f"{self.reference}, float64",
             "tolerance": TOLERANCE,
             "gemm_flops_per_s": self.rates,
+            "limit_counts": ALGORITHM,
             "rows": self.rows,
             "growth": self.growth_rows,
             "slopes": growth.slopes(self.growth_rows),
@@ -279,3 +283,13 @@ class Run:
             "notes": self.notes,
             "failures": self.failures,
         }
+
+
+def left_out(engines: list[str], problems: tuple[Problem, ...]) -> list[str]:
+    """A note for each engine and reason: which problems it does not run, and why."""
+    notes: dict[tuple[str, str], list[str]] = {}
+    for name in engines:
+        for problem in problems:
+            if reason := problem.left_out(name):
+                notes.setdefault((name, reason), []).append(problem.name)
+    return [f"{name} was left out of {', '.join(names)}: {reason}" for (name, reason), names in notes.items()]

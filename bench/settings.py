@@ -15,7 +15,11 @@ QUICK_WORKS = ("grad", "hvp", "jet", "step", "epoch", "penalised")
 
 @dataclass(frozen=True)
 class Settings:
-    """All combinations are measured, or a `thin` selection: float64 and the longer works at one batch size only."""
+    """All combinations are measured, or a `thin` selection: float64 and the longer works at one batch size only.
+
+    A problem may fix its batch size, and may say which works and precisions it is measured in unless the user `named`
+    others.
+    """
 
     problems: tuple[Problem, ...] = MAIN
     batches: tuple[int, ...] = (32, 128, 512)
@@ -30,6 +34,7 @@ class Settings:
     epoch_steps: int = 0  # the largest number of steps of an epoch; 0: all of them
     thin: bool = False
     growth: bool = False  # also growth with width, depth and batch
+    named: tuple[str, ...] = ()  # of "works" and "dtypes": those that the user named
 
     def resolved(self) -> Settings:
         return replace(self, threads=self.threads or cores())
@@ -38,11 +43,19 @@ class Settings:
         """The number of steps of an epoch, without a last partial batch."""
         return min(problem.rows // batch, self.epoch_steps or problem.rows, EPOCHS[work] or problem.rows)
 
+    def batches_of(self, problem: Problem) -> tuple[int, ...]:
+        """The batch sizes at which a problem is measured."""
+        return (problem.batch,) if problem.batch else self.batches
+
     def works_at(self, problem: Problem, batch: int, dtype: str) -> tuple[str, ...]:
         """The works that are measured for a problem at this batch size and precision."""
+        if problem.dtypes and "dtypes" not in self.named and dtype not in problem.dtypes:
+            return ()
         works = [work for work in self.works if work not in EPOCHS or self.steps(problem, batch)]
+        if problem.works and "works" not in self.named:
+            works = [work for work in works if work in problem.works]
         if self.thin:
-            main_batch, main_dtype = batch == middle(self.batches), dtype == self.dtypes[0]
+            main_batch, main_dtype = batch == middle(self.batches_of(problem)), dtype == self.dtypes[0]
             if not main_batch and not main_dtype:
                 return ()
             if not main_batch or not main_dtype:

@@ -18,6 +18,10 @@ v ← u/‖u‖; r = vᵀ∇H v with the v of the last product; p = g + μ·sign
 (loss, λ, w′, v). An epoch gives the mean loss of its steps and the last w, w′. Answers are compared by (w − w′)/rate
 instead of w′, because a large ‖w‖ would hide an error in p.
 
+A problem says whether batchnorm uses the statistics of the batch or running ones, which `Problem.running` draws.
+Torch's own batchnorm has a wrong third derivative in training mode, so torch and JAX write it out there; in evaluation
+mode torch does jets both ways.
+
 An engine may have several ways to do a work; all of them are checked, and the one with the best median counts.
 
     parts.py         torch and JAX: vectors as lists of arrays

@@ -39,6 +39,7 @@ class Jax(EngineOfParts[Array]):
         jax.config.update("jax_enable_x64", dtype == "float64")
         super().prepare(problem, batch, dtype, data)
         self.data = self.put(data.x, data.y)
+        self.running = self.statistics()
         self.last_jet = ""  # the kind of jet that steps end with, once `tune` has found it
         self.compiled: dict[str, Callable[..., Any]] = {
             "grad": jax.jit(jax.value_and_grad(self.loss)),
@@ -67,7 +68,8 @@ class Jax(EngineOfParts[Array]):
 
     def loss(self, parameters: Vector, x: Array, y: Array) -> Array:
         layers = JaxLayers()
-        return layers.loss(self.problem.loss, layers.forward(self.problem.layers, iter(parameters), x), y)
+        running = None if self.problem.training else iter(self.running)
+        return layers.loss(self.problem.loss, layers.forward(self.problem.layers, iter(parameters), x, running), y)
 
     def tune(self, work: str) -> None:
         """Finds the faster kind of jet, with which steps end."""

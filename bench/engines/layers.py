@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from .. import problems
-from ..problems import Layer, refuse_layer
+from .. import vocabulary
+from ..vocabulary import Layer, refuse_layer
 
 
 class Addable(Protocol):
@@ -20,6 +20,7 @@ class Addable(Protocol):
 
 
 Array = TypeVar("Array", bound=Addable)
+Running = tuple[Array, Array]  # running mean and variance of a batchnorm, (channels,) each
 
 
 class Layers(ABC, Generic[Array]):
@@ -27,51 +28,62 @@ class Layers(ABC, Generic[Array]):
 
     activations: dict[str, Callable[[Any], Any]]
 
-    def forward(self, layers: Sequence[Layer], parameters: Iterator[Array], x: Array) -> Array:
-        """The output of the layers for a batch; every layer takes its parameters from the iterator."""
+    def forward(
+        self,
+        layers: Sequence[Layer],
+        parameters: Iterator[Array],
+        x: Array,
+        running: Iterator[Running[Array]] | None = None,
+    ) -> Array:
+        """The output of the layers for a batch; every layer takes its parameters from the iterator.
+
+        Each batchnorm takes its running statistics, too; without them it uses those of the batch.
+        """
         for layer in layers:
             match layer:
-                case problems.Linear(bias=bias):
+                case vocabulary.Linear(bias=bias):
                     x = self.linear(x, next(parameters), next(parameters) if bias else None)
-                case problems.Conv(bias=bias):
+                case vocabulary.Conv(bias=bias):
                     x = self.conv(layer, x, next(parameters), next(parameters) if bias else None)
-                case problems.Activation(kind):
+                case vocabulary.Activation(kind):
                     x = self.activations[kind](x)
-                case problems.Pool("max", kernel, stride):
-                    x = self.max_pool(x, kernel, stride)
-                case problems.Pool("avg", kernel, stride):
-                    x = self.avg_pool(x, kernel, stride)
-                case problems.GlobalAvgPool():
+                case vocabulary.Pool("max", kernel, stride, padding):
+                    x = self.max_pool(x, kernel, stride, padding)
+                case vocabulary.Pool("avg", kernel, stride, padding):
+                    x = self.avg_pool(x, kernel, stride, padding)
+                case vocabulary.GlobalAvgPool():
                     x = self.global_avg_pool(x)
-                case problems.Flatten():
+                case vocabulary.Flatten():
                     x = self.flatten(x)
-                case problems.Softmax(log):
+                case vocabulary.Softmax(log):
                     x = self.log_softmax(x) if log else self.softmax(x)
-                case problems.BatchNorm(_, eps):
-                    x = self.batchnorm(x, next(parameters), next(parameters), eps)
-                case problems.Residual(body, shortcut):
-                    x = self.forward(body, parameters, x) + self.forward(shortcut, parameters, x)
-                case problems.Concat(branches):
-                    x = self.concat([self.forward(branch, parameters, x) for branch in branches])
+                case vocabulary.BatchNorm(_, eps):
+                    statistics = None if running is None else next(running)
+                    x = self.batchnorm(x, next(parameters), next(parameters), eps, statistics)
+                case vocabulary.Residual(body, shortcut):
+                    y = self.forward(body, parameters, x, running)
+                    x = y + self.forward(shortcut, parameters, x, running)
+                case vocabulary.Concat(branches):
+                    x = self.concat([self.forward(branch, parameters, x, running) for branch in branches])
                 case _:
                     refuse_layer(layer)
         return x
 
     def loss(self, kind: str, outputs: Array, y: Array) -> Array:
-        """The mean loss of a batch, of a kind in problems.LOSSES."""
+        """The mean loss of a batch, of a kind in LOSSES of problems.py."""
         return self.cross_entropy(outputs, y) if kind == "cross_entropy" else self.mse(outputs, y)
 
     @abstractmethod
     def linear(self, x: Array, weight: Array, bias: Array | None, /) -> Array: ...
 
     @abstractmethod
-    def conv(self, layer: problems.Conv, x: Array, weight: Array, bias: Array | None, /) -> Array: ...
+    def conv(self, layer: vocabulary.Conv, x: Array, weight: Array, bias: Array | None, /) -> Array: ...
 
     @abstractmethod
-    def max_pool(self, x: Array, kernel: int, stride: int, /) -> Array: ...
+    def max_pool(self, x: Array, kernel: int, stride: int, padding: int, /) -> Array: ...
 
     @abstractmethod
-    def avg_pool(self, x: Array, kernel: int, stride: int, /) -> Array: ...
+    def avg_pool(self, x: Array, kernel: int, stride: int, padding: int, /) -> Array: ...
 
     @abstractmethod
     def global_avg_pool(self, x: Array, /) -> Array: ...
@@ -86,7 +98,9 @@ class Layers(ABC, Generic[Array]):
     def log_softmax(self, x: Array, /) -> Array: ...
 
     @abstractmethod
-    def batchnorm(self, x: Array, gamma: Array, beta: Array, eps: float, /) -> Array: ...
+    def batchnorm(
+        self, x: Array, gamma: Array, beta: Array, eps: float, running: Running[Array] | None, /
+    ) -> Array: ...
 
     @abstractmethod
     def concat(self, branches: list[Array], /) -> Array: ...

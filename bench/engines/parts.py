@@ -42,6 +42,13 @@ class EngineOfParts(Engine, Generic[Array]):
             for start, end, shape in zip([0, *ends], ends, shapes, strict=False)
         ]
 
+    def statistics(self) -> list[tuple[Array, Array]]:
+        """The running mean and variance of every batchnorm; none in training mode."""
+        return [
+            (self.array(mean.astype(self.dtype)), self.array(variance.astype(self.dtype)))
+            for mean, variance in self.problem.running()
+        ]
+
     def block(self, repetition: int) -> list[Array]:
         """The directions of `hvp_block`: every part has one direction after the other along its first axis."""
         blocks = self.keep("blocks", lambda: [self.split(block.T) for block in self.problem.blocks(self.dtype)])

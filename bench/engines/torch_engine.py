@@ -24,6 +24,7 @@ Jet = tuple[Tensor, Parts, Parts, Parts]  # loss, ∇f, H v, vᵀ∇H v
 StepResult = tuple[Tensor, Tensor, Parts, Tensor]  # loss, λ, w′, v
 
 ONE = "@1"  # marks a way that uses one thread, however many there are: often the fastest for a small net
+LARGE = 2**20  # parameters of a net for which one thread is not tried
 
 
 class Torch(EngineOfParts[Tensor]):
@@ -37,11 +38,24 @@ class Torch(EngineOfParts[Tensor]):
         "penalised": ("penalised",),
     }
     tries_one_thread = True
+    ways_in_evaluation: dict[str, tuple[str, ...]] = {"jet": ("jet", "jet_fused")}  # beside those of training mode
 
     def __init__(self, threads: int):
         super().__init__(threads)
-        if threads > 1 and self.tries_one_thread:
-            self.ways = {work: ways + tuple(way + ONE for way in ways) for work, ways in self.ways.items()}
+        self.ways = self.with_one_thread(type(self).ways)
+
+    def with_one_thread(self, ways: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+        """The ways, and each of them with one thread where there are more."""
+        if self.threads == 1 or not self.tries_one_thread:
+            return ways
+        return {work: some + tuple(way + ONE for way in some) for work, some in ways.items()}
+
+    def choose_ways(self, problem: Problem) -> None:
+        """One thread is not tried for a large net, and torch's own batchnorm for jets only with running statistics."""
+        ways = type(self).ways
+        if self.running:
+            ways = {**ways, **self.ways_in_evaluation}
+        self.ways = self.with_one_thread(ways) if problem.size < LARGE else ways
 
     @staticmethod
     def versions() -> dict[str, str]:
@@ -58,6 +72,8 @@ class Torch(EngineOfParts[Tensor]):
         self.data = torch.from_numpy(data.x), torch.from_numpy(data.y)
         self.sizes = [math.prod(p.shape) for p in problem.parameters()]
         self.modules = modules_of(problem, self.points)
+        self.running = self.statistics()
+        self.choose_ways(problem)
 
     def array(self, part: np.ndarray) -> Tensor:
         """A tensor with memory of its own, of the size of the part."""
@@ -67,12 +83,13 @@ class Torch(EngineOfParts[Tensor]):
         return part.detach().double().numpy()
 
     def loss(self, parameters: Parts, exact: bool = True, data: Batch | None = None) -> Tensor:
-        """The loss of a batch; not exact: with torch's own batchnorm, for nothing but a gradient."""
+        """The loss of a batch; not exact: with torch's own batchnorm, in training mode for nothing but a gradient."""
         x, y = data or self.data
         if self.modules:
             return self.modules.loss(self.modules.outputs(parameters, x, exact), y)
         layers = EXACT if exact else FUSED
-        return layers.loss(self.problem.loss, layers.forward(self.problem.layers, iter(parameters), x), y)
+        running = None if self.problem.training else iter(self.running)
+        return layers.loss(self.problem.loss, layers.forward(self.problem.layers, iter(parameters), x, running), y)
 
     def leaves(self, repetition: int) -> list[Tensor]:
         """The parameters of which derivatives are taken."""
@@ -105,8 +122,15 @@ class Torch(EngineOfParts[Tensor]):
         return [torch.stack(parts) for parts in zip(*results, strict=True)]
 
     def jet(self, repetition: int) -> Jet:
+        return self.three_passes(repetition, exact=True)
+
+    def jet_fused(self, repetition: int) -> Jet:
+        """With torch's own batchnorm, whose third derivative is right in evaluation mode."""
+        return self.three_passes(repetition, exact=False)
+
+    def three_passes(self, repetition: int, exact: bool) -> Jet:
         w, v = self.leaves(repetition), self.directions[repetition % 2]
-        loss = self.loss(w)
+        loss = self.loss(w, exact)
         g = torch.autograd.grad(loss, w, create_graph=True)
         hvp = torch.autograd.grad(g, w, v, create_graph=True)
         r2 = third(hvp, w, v)

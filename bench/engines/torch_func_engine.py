@@ -15,6 +15,7 @@ Vector = tuple[Tensor, ...]
 class TorchFunc(Torch):
     ways = {"grad": ("grad",), "hvp": ("hvp",), "hvp_block": ("hvp_block",), "jet": ("jet",), "step": ("step",)}
     tries_one_thread = False
+    ways_in_evaluation = {}
 
     def prepare(self, problem: Problem, batch: int, dtype: str, data: Data) -> None:
         super().prepare(problem, batch, dtype, data)

@@ -8,26 +8,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..problems import Conv
+from ..vocabulary import Conv
 from .layers import Layers
 
-Norm = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+Running = tuple[Tensor, Tensor]  # mean and variance, (channels,) each
+Norm = Callable[[Tensor, Tensor, Tensor, float, Running | None], Tensor]
 
 
-def fused(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+def fused(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: Running | None = None) -> Tensor:
     """torch's own batchnorm: the fastest for a gradient, but its third derivative is wrong in training mode."""
-    return F.batch_norm(x, None, None, gamma, beta, training=True, eps=eps)
+    mean, variance = running or (None, None)
+    return F.batch_norm(x, mean, variance, gamma, beta, training=running is None, eps=eps)
 
 
-def written_out(
-    x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: tuple[Tensor, Tensor] | None = None
-) -> Tensor:
+def written_out(x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: Running | None = None) -> Tensor:
     """Batchnorm in primitives, right at every order; with running mean and variance where they are given."""
-    axes = [axis for axis in range(x.dim()) if axis != 1]
     column = (1, -1) + (1,) * (x.dim() - 2)
-    centred = x - (x.mean(axes, keepdim=True) if running is None else running[0].view(column))
-    variance = (centred * centred).mean(axes, keepdim=True) if running is None else running[1].view(column)
-    scale = (variance + eps).rsqrt() * gamma.view(column)
+    if running is not None:  # a scale and a shift for each channel
+        scale = (running[1] + eps).rsqrt() * gamma
+        return torch.addcmul((beta - running[0] * scale).view(column), x, scale.view(column))
+    axes = [axis for axis in range(x.dim()) if axis != 1]
+    centred = x - x.mean(axes, keepdim=True)
+    scale = ((centred * centred).mean(axes, keepdim=True) + eps).rsqrt() * gamma.view(column)
     return centred * scale + beta.view(column)
 
 
@@ -68,12 +70,12 @@ class TorchLayers(Layers[Tensor]):
     def log_softmax(self, x: Tensor) -> Tensor:
         return x.log_softmax(1)
 
-    def batchnorm(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-        return self.norm(x, gamma, beta, eps)
+    def batchnorm(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: Running | None) -> Tensor:
+        return self.norm(x, gamma, beta, eps, running)
 
     def concat(self, branches: list[Tensor]) -> Tensor:
         return torch.cat(branches, 1)
 
 
-FUSED = TorchLayers(fused)  # for gradients
+FUSED = TorchLayers(fused)  # for gradients, and in evaluation mode for derivatives of every order
 EXACT = TorchLayers(written_out)  # for derivatives of every order

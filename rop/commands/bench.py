@@ -28,7 +28,9 @@ def add(commands: Any) -> None:
         "time rop beside PyTorch and JAX, answers checked first",
         details="Times rop, PyTorch, torch.func and JAX, each in a process of its own, in turns, after comparing their "
         "answers.\nEngines that are not installed are left out: pip install 'rop[bench]' brings them all.\n"
-        "Without --batch, --dtype and --works, float64 and all works but grad, hvp and jet are run at batch 128 only.",
+        "Without --batch, --dtype and --works, float64 and all works but grad, hvp and jet are run at batch 128 only.\n"
+        "The problems of the group medium are known architectures, each with its own batch size and mode of batchnorm, "
+        "for grad\nand jet in float32 unless --works or --dtype name others: rop bench --problems medium.",
     )
     parser.add_argument("--quick", action="store_true", help="three problems, batch 128, float32, no torch.func")
     parser.add_argument("--growth", action="store_true", help="growth with width, depth and batch, instead of problems")
@@ -104,8 +106,12 @@ def list_names() -> int:
     """Print the names of all problems and works."""
     from rop.bench import engines, problems
 
-    for problem in problems.GROUPS["all"]:
-        print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}")
+    for problem in problems.BY_NAME.values():
+        mode = "training" if problem.training else "evaluation"
+        own = f", batch {problem.batch}, {mode} mode" if problem.batch else ""
+        print(f"{problem.name:22}{problem.size:>8} parameters   {problem.about}{own}")
+    for group, members in problems.GROUPS.items():
+        print(f"group {group:16}{', '.join(problem.name for problem in members)}")
     for work, about in engines.WORKS.items():
         print(f"work {work:17}{about}")
     return OK
@@ -130,6 +136,7 @@ def bench_settings(options: argparse.Namespace) -> Settings:
             if unknown:
                 raise ValueError(f"unknown {option[:-1]} {unknown[0]!r}; known: {', '.join(known)}")
             given[option] = tuple(dict.fromkeys(names))
+    given["named"] = tuple(name for name, value in (("works", options.works), ("dtypes", options.dtype)) if value)
     if options.batch:
         given["batches"] = tuple(dict.fromkeys(options.batch))
     if options.dtype:

@@ -28,7 +28,8 @@ from rop.bench import (
     worker,
 )
 from rop.bench.engines import Step
-from rop.bench.problems import Linear, Problem
+from rop.bench.problems import Problem
+from rop.bench.vocabulary import Linear
 from rop.commands.bench import bench_settings
 
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
@@ -181,14 +182,16 @@ def test_zero_reference():
         comparison.compare({"r2": np.full(3, 1e-3)}, zero, "float64", "engine")
 
 
-def answers(name: str, problem: Problem, batch: int, steps: int = 0) -> dict[str, dict[str, dict[str, np.ndarray]]]:
+def answers(
+    name: str, problem: Problem, batch: int, steps: int = 0, works: tuple[str, ...] = tuple(engines.WORKS)
+) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     """work → way → what an engine gives, in this process and in float64."""
     engine = engines.make(name, 1)
     engine.prepare(problem, batch, "float64", problem.data(batch, "float64"))
     engine.rows, engine.steps = problem.rows, steps
     given: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     for work, ways in engine.ways.items():
-        if work not in engines.EPOCHS or steps:
+        if work in works and (work not in engines.EPOCHS or steps):
             engine.tune(work)
             given[work] = {way: engine.quantities(work, engine.run(way, 0)) for way in ways}
             for answer in given[work].values():

@@ -16,7 +16,7 @@ import pytest
 
 import rop
 from rop import devices, experiments, optim
-from rop.bench import engines, flops, networks, problems
+from rop.bench import engines, flops, networks, problems, vocabulary
 from rop.bench.engines.torch_layers import FUSED
 from rop.check import reference
 from rop.experiments import runs
@@ -428,8 +428,8 @@ def forwards() -> Iterator[Any]:
     yield pytest.param(lambda: networks.network(layers, (4,)), id="rop")
     x = reference.tensor(X)
     yield pytest.param(lambda: FUSED.forward(layers, iter(()), x), id="torch")
-    yield pytest.param(lambda: list(problems.parameters_of(layers)), id="parameters")
-    yield pytest.param(lambda: problems.shape_after(layers, (4,)), id="shapes")
+    yield pytest.param(lambda: list(vocabulary.parameters_of(layers)), id="parameters")
+    yield pytest.param(lambda: vocabulary.shape_after(layers, (4,)), id="shapes")
     if find_spec("jax") is not None:
         from rop.bench.engines.jax_layers import JaxLayers
 
@@ -443,7 +443,7 @@ def test_the_benchmark_skips_no_layer(call: Callable[[], Any]) -> None:
 
 def test_operations_are_counted_for_known_layers_only() -> None:
     net = net_of(OwnLayer())
-    assert_refused(lambda: flops._Walk(net, net.shapes((4,))), TypeError, "OwnLayer", "flops")
+    assert_refused(lambda: flops._Walk(net, net.shapes((4,)), True), TypeError, "OwnLayer", "flops")
 
 
 # ---------------------------------------------------------------------------------------------------------- the package
