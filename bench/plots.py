@@ -1,4 +1,4 @@
-"""Plots of the results of runner.py: time by engine, cost relative to a gradient, growth."""
+"""Plots of the results of runner.py: time by engine, cost relative to a gradient, ratios to torch and JAX, growth."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import growth
 from .engines import ENGINES
-from .report import Row, slower
+from .flops import ALGORITHM
+from .report import WANTED, Ratios, Row, ratios, slower
 from .settings import middle
 
 if TYPE_CHECKING:  # matplotlib is needed only for a plot
@@ -15,11 +16,18 @@ if TYPE_CHECKING:  # matplotlib is needed only for a plot
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+RATIO_TITLES = {
+    "gradient": "loss + ∇f: time over rop's",
+    "jet": "loss + ∇f + Hv + R²: time over rop's",
+    "memory": "peak memory of rop over torch's (less is better)",
+}
 COLOURS = {"rop": "#0072b2", "torch": "#d55e00", "torch.func": "#e69f00", "jax": "#009e73"}
+
+LIMIT = f"limit of the machine ({ALGORITHM})"
 
 
 def plots(result: dict[str, Any], folder: Path, name: str = "") -> list[Path]:
-    """Time by engine, cost relative to a gradient, growth; the files that were written, each starting with the name."""
+    """All plots for which there are results; the files that were written, each starting with the name."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -27,7 +35,7 @@ def plots(result: dict[str, Any], folder: Path, name: str = "") -> list[Path]:
     figures = {}
     for dtype in result["settings"]["dtypes"]:
         rows = [row for row in result["rows"] if row["dtype"] == dtype and row["status"] == "ok"]
-        for plot, draw in (("time", _time), ("relative", _relative), ("batch", _batch)):
+        for plot, draw in (("time", _time), ("relative", _relative), ("batch", _batch), ("ratios", _ratios)):
             figures[f"{plot}-{dtype}"] = dtype, draw(rows)
     grown = [row for row in result["growth"] if row["status"] == "ok"]
     figures["growth"] = growth.DTYPE, _growth(grown, result["slopes"])
@@ -67,6 +75,11 @@ def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.1f}×" if ratio < 9.95 else f"{ratio:.0f}×"
 
 
+def own_batch(row: Row) -> bool:
+    """Whether the problem of a row has a batch size of its own."""
+    return row.get("own_batch", False)
+
+
 def _plain_ticks(axis: Axis, values: list[int]) -> None:
     """The measured values themselves as ticks of a logarithmic axis, six at most."""
     from matplotlib.ticker import NullLocator
@@ -80,9 +93,9 @@ def _time(rows: list[Row]) -> Figure | None:
     """Jets and steps by engine, one group of bars per problem, the limit as a line; an epoch beside them."""
     if not rows:
         return None
-    batch = middle(row["batch"] for row in rows)
+    batch = middle(row["batch"] for row in rows if not own_batch(row)) if not all(map(own_batch, rows)) else 0
     by_work = {
-        work: [row for row in rows if row["work"] == work and row["batch"] == batch]
+        work: [row for row in rows if row["work"] == work and (row["batch"] == batch or own_batch(row))]
         for work in ("jet", "step", "epoch")
     }
     by_work = {work: chosen for work, chosen in by_work.items() if chosen}
@@ -100,7 +113,8 @@ def _time(rows: list[Row]) -> Figure | None:
         panels.update({work: figure.add_subplot(across[j]) for j, work in enumerate(works)})
     for work, axes in panels.items():
         _bars(axes, work, by_work[work])
-    _legend(figure, panels["jet"], f"Time at batch {batch}, and how many times that of rop")
+    at = f" at batch {batch}" if batch else ""
+    _legend(figure, panels["jet"], f"Time{at}, and how many times that of rop")
     return figure
 
 
@@ -122,9 +136,11 @@ def _bars(axes: Axes, work: str, chosen: list[Row]) -> None:
             k + 0.45,
             colors="black",
             linestyles=(0, (1, 1)),
-            label="" if k else "limit of the machine",
+            label="" if k else LIMIT,
         )
-    axes.set_xticks(range(len(chosen)), [row["problem"] for row in chosen])
+    names = [f"{row['problem']}\nbatch {row['batch']}" if own_batch(row) else row["problem"] for row in chosen]
+    size = 7 if any(map(own_batch, chosen)) else None
+    axes.set_xticks(range(len(chosen)), names, fontsize=size)
     whole = work != "epoch" or chosen[0]["steps"] == chosen[0]["all_steps"]
     title = {
         "jet": "loss + ∇f + Hv + R²",
@@ -165,20 +181,52 @@ def _relative(rows: list[Row]) -> Figure | None:
     return figure
 
 
+def _ratios(rows: list[Row]) -> Figure | None:
+    """For problems with a batch size of their own: times of torch and JAX over rop's, memory over torch's."""
+    reached = ratios(rows)
+    if not reached:
+        return None
+    figure, panels = _figure(3)
+    figure.set_size_inches(12.6, 1.8 + 0.45 * len(reached))
+    wanted = [WANTED.get(problem, Ratios()) for problem, _, _ in reached]
+    for axes, title in zip(panels, ("gradient", "jet", "memory"), strict=True):
+        names = {"torch": "rop"} if title == "memory" else {"torch": "torch", "jax": "jax"}
+        for j, (rival, colour) in enumerate(names.items()):
+            field = title if title == "memory" else f"{rival}_{title}"
+            values = [getattr(ratio, field) for ratio in reached.values()]
+            at = [k + (j - (len(names) - 1) / 2) * 0.4 for k, value in enumerate(values) if value]
+            known = [value for value in values if value]
+            bars = axes.barh(at, known, 0.37, color=COLOURS[colour], label=rival)
+            axes.bar_label(bars, [f"{value:.2f}" for value in known], fontsize=7, padding=6)
+        field = title if title == "memory" else f"torch_{title}"
+        goals = [(k, goal) for k, want in enumerate(wanted) if (goal := getattr(want, field))]
+        if goals:
+            rows_of_goals, values_of_goals = zip(*goals, strict=True)
+            axes.scatter(values_of_goals, rows_of_goals, s=60, color="black", marker="|", label="wanted")
+        axes.axvline(1, color="black", linewidth=0.6)
+        labels = [f"{problem}, {batch}" for problem, batch, _ in reached] if axes is panels[0] else []
+        axes.set_yticks(range(len(reached)), labels or [""] * len(reached), fontsize=8)
+        axes.set(ylim=(len(reached) - 0.5, -0.5), title=RATIO_TITLES[title])
+        axes.title.set_fontsize(10)
+        axes.margins(x=0.14)
+    _legend(figure, panels[0], "Problems and batch sizes: × torch and × JAX (more is better), wanted × torch")
+    return figure
+
+
 def _lines(axes: Axes, points: list[tuple[float, Row]]) -> None:
     """Time over one quantity: a line per engine, the limit dotted."""
     for name in ENGINES:
         at = [(x, 1e3 * row["engines"][name]["median_s"]) for x, row in points if name in row["engines"]]
         if at:
             axes.plot(*zip(*at, strict=True), "o-", color=COLOURS[name], label=name, markersize=4)
-    axes.plot([x for x, _ in points], [1e3 * row["limit_s"] for _, row in points], "k:", label="limit of the machine")
+    axes.plot([x for x, _ in points], [1e3 * row["limit_s"] for _, row in points], "k:", label=LIMIT)
     axes.set(xscale="log", yscale="log", ylabel="ms")
     axes.grid(which="major", linewidth=0.4)
 
 
 def _batch(rows: list[Row]) -> Figure | None:
     """Growth with the batch, problem by problem."""
-    jets = [row for row in rows if row["work"] == "jet"]
+    jets = [row for row in rows if row["work"] == "jet" and not own_batch(row)]
     if len({row["batch"] for row in jets}) < 2:
         return None
     problems = list(dict.fromkeys(row["problem"] for row in jets))

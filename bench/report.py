@@ -37,6 +37,30 @@ GOALS = (  # two cores, float32, batch 128, medians
 )
 
 
+class Ratios(NamedTuple):
+    """How many times rop's time torch (the faster of its engines) and JAX take, and rop's memory over torch's.
+
+    Memory is the peak of an engine's process while gradient and jet were timed.
+    """
+
+    torch_gradient: float | None = None
+    torch_jet: float | None = None
+    jax_gradient: float | None = None
+    jax_jet: float | None = None
+    memory: float | None = None
+
+
+WANTED = {  # two cores, float32, medians; nowhere slower than JAX
+    "resnet18-32": Ratios(1.5, 3, 1, 1, 0.9),
+    "vgg11-32": Ratios(1.7, 3, 1, 1, 0.9),
+    "mobilenet-32": Ratios(2, 7, 1, 1, 0.9),
+    "densenet121-64": Ratios(1.2, 3.5, 1, 1, 1.0),
+    "resnet18-224": Ratios(1.3, 3, 1, 1, 0.9),
+    "densenet121-224": Ratios(1.2, 3, 1, 1, 0.9),
+    "densenet121-64-train": Ratios(1.2, 3, 1, 1, 1.0),
+}
+
+
 def duration(seconds: float) -> str:
     """
     >>> [duration(s) for s in (58.2e-6, 0.0048, 2.5, 0.00123456)]
@@ -195,6 +219,51 @@ def goals_table(result: dict[str, Any]) -> Table:
     return ["measured / wanted", "× faster than torch", "× faster than JAX", "of the limit"], body
 
 
+def ratios(rows: list[Row]) -> dict[tuple[str, int, str], Ratios]:
+    """(problem, batch, dtype) → what was reached, for problems with a batch size of their own."""
+    own = [row for row in rows if row.get("own_batch") and row["status"] == "ok"]
+    result = {}
+    for key in dict.fromkeys((row["problem"], row["batch"], row["dtype"]) for row in own):
+        both = [row for work in ("grad", "jet") if (row := find(own, *key, work))]
+        reached: dict[str, float | None] = {}
+        for row in both:
+            work = "gradient" if row["work"] == "grad" else "jet"
+            rivals = [ratio for name in TORCH if (ratio := slower(row, name, []))]
+            reached |= {f"torch_{work}": min(rivals, default=None), f"jax_{work}": slower(row, "jax", [])}
+        if len(both) == 2:
+            reached["memory"] = memory_ratio(both)
+        result[key] = Ratios(**reached)
+    return result
+
+
+def memory_ratio(rows: list[Row]) -> float | None:
+    """The largest peak of rop's process over that of torch's, where both are there."""
+    if not all({"rop", "torch"} <= set(row["engines"]) and row.get("alone", True) for row in rows):
+        return None
+    ours, theirs = (max(row["engines"][name]["peak_bytes"] for row in rows) for name in ("rop", "torch"))
+    return ours / theirs
+
+
+def ratios_table(result: dict[str, Any]) -> Table:
+    """Measured and wanted for the problems with a batch size of their own."""
+    names = ("× torch, gradient", "× torch, jet", "× JAX, gradient", "× JAX, jet", "memory over torch's")
+    body = []
+    for (problem, batch, dtype), reached in ratios(result["rows"]).items():
+        (training,) = {row["training"] for row in result["rows"] if row["problem"] == problem}
+        cells = [problem, str(batch), dtype, "training" if training else "evaluation"]
+        wanted = WANTED.get(problem, Ratios()) if dtype == "float32" else Ratios()
+        for name, value, goal in zip(Ratios._fields, reached, wanted, strict=True):
+            if value is None:
+                cells.append("–" if goal is None else f"– / {goal:g}")
+            elif goal is None:
+                cells.append(f"{value:.2f}")
+            else:
+                met = value <= goal if name == "memory" else value >= goal
+                cells.append(f"{value:.2f} / {goal:g}{mark(met)}")
+        body.append(cells)
+    return ["problem", "batch", "dtype", "batchnorm", *names], body
+
+
 def mark(met: bool | None) -> str:
     return {True: " ✓", False: " ✗", None: ""}[met]
 
@@ -233,6 +302,7 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
         ("Minima", table(result, "min_s")),
         ("loss+grad+Hv+R²: peak memory of the process; first call, with compilation", memory_table(result)),
         ("Growth of loss+grad+Hv+R²: slopes on logarithmic axes, upper half of the points", growth_table(result)),
+        ("Time of torch and JAX over rop's, and memory over torch's; measured / wanted", ratios_table(result)),
         (f"Measured and wanted (on two cores): {threads} threads, float32, batch 128, medians", promised),
     ):
         if body:
@@ -243,7 +313,8 @@ def show(result: dict[str, Any], file: TextIO | None = None) -> None:
     if "gpu" in environment:
         print(f"measured on {environment['gpu']}; vectors in its memory, every call waited for", file=file)
     if rates:
-        print(f"limit: flops the recursion needs ÷ rate of a matrix product ({rates})", file=file)
+        counted = result["limit_counts"]
+        print(f"limit: flops the recursion needs ({counted}) ÷ rate of a matrix product ({rates})", file=file)
     print(f"answers compared with {result['reference']}, before timing", file=file)
     for failure in result["failures"]:
         print(f"FAILED: {failure}", file=file)
@@ -272,5 +343,9 @@ def _print_table(title: str, head: list[str], body: list[list[str]], file: TextI
 
 def save_json(result: dict[str, Any], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    whole = {**result, "goals": goals(result)}
+    reached = [
+        {"problem": problem, "batch": batch, "dtype": dtype, **values._asdict()}
+        for (problem, batch, dtype), values in ratios(result["rows"]).items()
+    ]
+    whole = {**result, "goals": goals(result), "ratios": reached}
     path.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", "utf-8")
