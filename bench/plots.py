@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # matplotlib is needed only for a plot
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-RATIO_TITLES = {
-    "gradient": "loss + ∇f: time over rop's",
-    "jet": "loss + ∇f + Hv + R²: time over rop's",
-    "memory": "peak memory of rop over torch's (less is better)",
-}
+RATIO_TITLES = (
+    "loss + ∇f: time over rop's (more is better)",
+    "loss + ∇f + Hv + R²: the same",
+    "peak memory of rop over torch's (less is better)",
+)
 COLOURS = {"rop": "#0072b2", "torch": "#d55e00", "torch.func": "#e69f00", "jax": "#009e73"}
 
 LIMIT = f"limit of the machine ({ALGORITHM})"
@@ -189,28 +189,40 @@ def _ratios(rows: list[Row]) -> Figure | None:
     figure, panels = _figure(3)
     figure.set_size_inches(12.6, 1.8 + 0.45 * len(reached))
     wanted = [WANTED.get(problem, Ratios()) for problem, _, _ in reached]
-    for axes, title in zip(panels, ("gradient", "jet", "memory"), strict=True):
-        names = {"torch": "rop"} if title == "memory" else {"torch": "torch", "jax": "jax"}
-        for j, (rival, colour) in enumerate(names.items()):
-            field = title if title == "memory" else f"{rival}_{title}"
-            values = [getattr(ratio, field) for ratio in reached.values()]
-            at = [k + (j - (len(names) - 1) / 2) * 0.4 for k, value in enumerate(values) if value]
-            known = [value for value in values if value]
-            bars = axes.barh(at, known, 0.37, color=COLOURS[colour], label=rival)
-            axes.bar_label(bars, [f"{value:.2f}" for value in known], fontsize=7, padding=6)
-        field = title if title == "memory" else f"torch_{title}"
-        goals = [(k, goal) for k, want in enumerate(wanted) if (goal := getattr(want, field))]
-        if goals:
-            rows_of_goals, values_of_goals = zip(*goals, strict=True)
-            axes.scatter(values_of_goals, rows_of_goals, s=60, color="black", marker="|", label="wanted")
+    for axes, work in zip(panels, ("gradient", "jet"), strict=False):
+        for name, offset in (("torch", -0.2), ("jax", 0.2)):
+            values = [getattr(measured, f"{name}_{work}") for measured in reached.values()]
+            _across(axes, values, offset, COLOURS[name], name)
+        _goals(axes, [getattr(goal, f"torch_{work}") for goal in wanted], -0.2)
+    _across(panels[2], [measured.memory for measured in reached.values()], 0.0, COLOURS["rop"], "rop")
+    _goals(panels[2], [goal.memory for goal in wanted], 0.0)
+    for axes, title in zip(panels, RATIO_TITLES, strict=True):
         axes.axvline(1, color="black", linewidth=0.6)
-        labels = [f"{problem}, {batch}" for problem, batch, _ in reached] if axes is panels[0] else []
-        axes.set_yticks(range(len(reached)), labels or [""] * len(reached), fontsize=8)
-        axes.set(ylim=(len(reached) - 0.5, -0.5), title=RATIO_TITLES[title])
+        axes.set_yticks(range(len(reached)), [""] * len(reached))
+        axes.set(ylim=(len(reached) - 0.5, -0.5), title=title)
         axes.title.set_fontsize(10)
         axes.margins(x=0.14)
-    _legend(figure, panels[0], "Problems and batch sizes: × torch and × JAX (more is better), wanted × torch")
+    panels[0].set_yticks(
+        range(len(reached)), [f"{problem}, batch {batch}" for problem, batch, _ in reached], fontsize=8
+    )
+    _legend(figure, panels[0], "Problems with a batch size of their own; a stroke is what is wanted against torch")
     return figure
+
+
+def _across(axes: Axes, values: list[float | None], offset: float, colour: str, label: str) -> None:
+    """A horizontal bar for each value that is known."""
+    known = [(k + offset, value) for k, value in enumerate(values) if value is not None]
+    if known:
+        bars = axes.barh([at for at, _ in known], [value for _, value in known], 0.37, color=colour, label=label)
+        axes.bar_label(bars, [f"{value:.2f}" for _, value in known], fontsize=7, label_type="center", color="white")
+
+
+def _goals(axes: Axes, values: list[float | None], offset: float) -> None:
+    """A stroke for each value that is wanted."""
+    known = [(k + offset, value) for k, value in enumerate(values) if value is not None]
+    if known:
+        places, wanted = [at for at, _ in known], [value for _, value in known]
+        axes.scatter(wanted, places, s=60, color="black", marker="|", label="wanted", zorder=3)
 
 
 def _lines(axes: Axes, points: list[tuple[float, Row]]) -> None:

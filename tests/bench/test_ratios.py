@@ -86,9 +86,9 @@ def test_plots_show_every_problem_whatever_its_batch(tmp_path: Path) -> None:
     assert ticks == ["forest", "resnet18-32\nbatch 32", "densenet121-64-train\nbatch 4", "vgg11-32\nbatch 32"]
     gradient, jet, memory = ratios.axes
     assert [label.get_text() for label in gradient.get_yticklabels()] == [
-        "resnet18-32, 32",
-        "densenet121-64-train, 4",
-        "vgg11-32, 32",
+        "resnet18-32, batch 32",
+        "densenet121-64-train, batch 4",
+        "vgg11-32, batch 32",
     ]
     assert sorted(bar.get_width() for bar in gradient.patches) == [1.2, 1.4, 2.0]
     assert sorted(bar.get_width() for bar in jet.patches) == [0.9, 3.0, 3.5, 3.5]
