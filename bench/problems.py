@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -246,31 +246,27 @@ LAYERS = (
 )
 
 
-def _medium(
-    name: str, about: str, pixels: int, layers: tuple[Layer, ...], batch: int, training: bool = False
-) -> Problem:
-    """A known architecture at its own batch size, by the two works that matter for a net of this size."""
-    return Problem(
-        name,
-        about,
-        (3, pixels, pixels),
-        layers,
-        batch=batch,
-        training=training,
-        works=("grad", "jet"),
-        dtypes=("float32",),
-    )
+def _medium(name: str, about: str, pixels: int, layers: tuple[Layer, ...], batch: int) -> Problem:
+    """A known architecture in evaluation mode, by the two works that matter for a net of this size."""
+    shape = (3, pixels, pixels)
+    return Problem(name, about, shape, layers, batch=batch, training=False, works=("grad", "jet"), dtypes=("float32",))
 
 
-_RESNET18, _DENSENET121 = architectures.resnet18(10), architectures.densenet121(14)
+def _densenet121(pixels: int) -> Problem:
+    """JAX needs two minutes of one core to compile one of its two jets at 64×64."""
+    layers = architectures.densenet121(14)
+    problem = _medium(f"densenet121-{pixels}", f"DenseNet-121, 3×{pixels}×{pixels}", pixels, layers, 4)
+    return replace(problem, too_slow=("jax",))
+
+
 MEDIUM = (
     _medium("resnet18-32", "ResNet-18, 3×32×32", 32, architectures.resnet18(10, small_images=True), 32),
     _medium("vgg11-32", "VGG-11, 3×32×32", 32, architectures.vgg11(10), 32),
     _medium("mobilenet-32", "MobileNet, 3×32×32", 32, architectures.mobilenet(10, small_images=True), 32),
-    _medium("densenet121-64", "DenseNet-121, 3×64×64", 64, _DENSENET121, 4),
-    _medium("resnet18-224", "ResNet-18, 3×224×224", 224, _RESNET18, 4),
-    _medium("densenet121-224", "DenseNet-121, 3×224×224", 224, _DENSENET121, 4),
-    _medium("densenet121-64-train", "DenseNet-121, 3×64×64", 64, _DENSENET121, 4, training=True),
+    _densenet121(64),
+    _medium("resnet18-224", "ResNet-18, 3×224×224", 224, architectures.resnet18(10), 4),
+    _densenet121(224),
+    replace(_densenet121(64), name="densenet121-64-train", training=True),
 )
 
 GROUPS = {"main": MAIN, "layers": LAYERS, "all": MAIN + LAYERS, "medium": MEDIUM}

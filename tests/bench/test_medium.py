@@ -57,6 +57,10 @@ def test_the_problems_are_those_of_the_group() -> None:
         ("densenet121-64-train", (3, 64, 64), 4, True, 6_968_206),
     ]
     assert not set(problems.GROUPS["all"]) & set(problems.MEDIUM)
+    assert runner.left_out(["rop", "torch", "torch.func", "jax"], problems.MEDIUM) == [
+        "jax was left out of densenet121-64, densenet121-224, densenet121-64-train: "
+        "compiling it takes more than about a minute"
+    ]
 
 
 @pytest.mark.parametrize(
