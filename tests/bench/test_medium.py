@@ -111,8 +111,9 @@ def compare_by_parameter(problem: Problem, answer: dict[str, Any], expected: dic
 def test_engines_agree_at_every_order(problem: Problem, name: str) -> None:
     pytest.importorskip(engines.ENGINES[name][1])
     batch = problem.batch or 3
-    reference, given = answers("torch", problem, batch, works=WORKS), answers(name, problem, batch, works=WORKS)
-    for work in WORKS:
+    works = ("jet",) if name == "jax" else WORKS  # JAX compiles every work for many seconds, and a jet has all orders
+    reference, given = answers("torch", problem, batch, works=works), answers(name, problem, batch, works=works)
+    for work in works:
         expected = reference[work]["jet" if work == "jet" else next(iter(reference[work]))]
         for way, answer in [*given[work].items(), *reference[work].items()]:
             compare_by_parameter(problem, answer, expected, f"{name} ({way})")
