@@ -28,6 +28,8 @@ LARGE = 2**20  # parameters of a net for which one thread is not tried
 
 
 class Torch(EngineOfParts[Tensor]):
+    """PyTorch's autograd. It has 26 methods because each work is a method, and so is each further way to do it."""
+
     ways = {
         "grad": ("grad",),
         "hvp": ("hvp",),
