@@ -107,11 +107,6 @@ class CpuWorkspace(Workspace):
         """A region as an array."""
         return self.memory[name]
 
-    def adopt(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
-        """Copies a vector to the start of a buffer; returns whether all of it is finite, which costs nothing here."""
-        self.release(name)
-        return self.vectors.copy_into(self.memory[name], vector)
-
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
         them, while those of a vector that nobody writes are in both."""
@@ -125,7 +120,8 @@ class CpuWorkspace(Workspace):
     def settle(self, name: str, copy: np.ndarray | None = None) -> None:
         if name in self._lent:
             if copy is None:
-                self.adopt(name, self._lent[name])
+                self.vectors.copy_into(self.memory[name], self._lent[name])
+                self.release(name)
             else:
                 self.borrow(name, copy, check=False)
 
