@@ -101,9 +101,10 @@ LAZY = os.environ.get("ROP_TEST_LAZY") == "1"  # compile only what the tests at 
 def compiled() -> None:
     """Compile or load the kernels of both precisions once, so that no single test is charged with it."""
     if LAZY:
-        warm._warm.update(("float32", "float64"))
+        warm.compile_here()
         return
     net = rop.Sequential(rop.Linear(2, 2), rop.Tanh())
     for dtype in (np.float32, np.float64):
+        warm.ensure_compiled(dtype)
         w = net.init(dtype=dtype)
         rop.Objective(net, rop.MSE(), np.ones((1, 2)), np.zeros((1, 2)), dtype=dtype).jet(w, w)

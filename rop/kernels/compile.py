@@ -43,7 +43,7 @@ from numba.core.compiler import CompileResult
 
 from rop.errors import say
 from rop.kernels import store
-from rop.kernels.cpu.vector import UNIT, target_cpu
+from rop.kernels.cpu.vector import UNIT, check_host, target_cpu
 from rop.kernels.scalar import compilable, identity
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -82,10 +82,15 @@ def kind() -> str:
 def cache_folder() -> Path:
     """The folder in which compiled kernels are kept: $ROP_CACHE_DIR, the user's cache folder, or, if neither can be
     used, a temporary folder for this process and its children. A folder that others could write to is never used."""
+    check_host(target_cpu()[0])
     version = f"{source_digest()}-numba{numba.__version__}-py{sys.version_info.major}.{sys.version_info.minor}-{kind()}"
     for folder in (candidate / version for candidate in _candidates()):
         if store.distrusted(folder):  # before anything is made there
             break
+        wrong = store.damage(folder)
+        if wrong:
+            say(f"the folder of compiled kernels {folder} is not used, because {wrong}: copy it again, or remove it")
+            continue
         if store.writable(folder) or store.complete(folder):
             if store.distrusted(folder):
                 break  # somebody else made it just now
@@ -107,9 +112,9 @@ class KernelCache(_Cache):
 
     unsaved = 0  # entries that this process could not write
 
-    def __init__(self, name: str, slow: bool = True):
-        self._entries = store.Entries(cache_folder(), name)
-        self._slow = slow  # warm.py compiles it ahead of use; if it is missing all the same, the user is told
+    def __init__(self, name: str, ahead: bool = True):
+        self._entries, self._name = store.Entries(cache_folder(), name), name
+        self._ahead = ahead  # warm.py compiles it ahead of use
 
     @property
     def cache_path(self) -> str:
@@ -118,13 +123,11 @@ class KernelCache(_Cache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         target_context.refresh()
         found = self._load(sig, target_context)
-        if found is None and self._slow:
+        if found is None and self._ahead:
             from rop.kernels import warm
 
-            if warm.compiled_again():  # so that this process runs the code that all later ones will load
+            if warm.compiled_again(self._name):  # so that this process runs the code that all later ones will load
                 found = self._load(sig, target_context)
-            if found is None:
-                announce()
         return found
 
     def _load(self, sig: Any, target_context: Any) -> Any:
@@ -152,17 +155,6 @@ class KernelCache(_Cache):
     def disable(self) -> None: ...
 
     def flush(self) -> None: ...
-
-
-_announced = False
-
-
-def announce() -> None:
-    """Say once per process that kernels are being compiled: otherwise the first call looks like a hang."""
-    global _announced
-    if not _announced and not os.environ.get("ROP_QUIET"):
-        say("compiling kernels once for this machine, up to a minute; later starts load them from the cache")
-    _announced = True
 
 
 # ------------------------------------------------------------------------------------------------------ specialisation
@@ -276,6 +268,7 @@ class Kernel:
     """An instruction of the engine. ``operands`` has the name of each operand, and how many words it takes."""
 
     cache: Callable[[str], _Cache] = KernelCache  # makes the cache of the kernel with this name
+    ahead = True  # whether warm.py can compile it ahead of use
 
     def __init__(self, function: Callable[..., Any], name: str = "", /, **bind: Any):
         self.name = name or f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
@@ -293,13 +286,17 @@ class Kernel:
             self._entries[dtype] = self._compile(dtype)
         return int(self._entries[dtype].address or 0)
 
+    def entry_name(self, dtype: Any) -> str:
+        """The name of its entry in the cache."""
+        return f"{self.name}_{np.dtype(dtype).name}"
+
     def _compile(self, dtype: Any) -> CFunc:
         return self._entry(self._body.made(dtype), dtype)
 
     def _entry(self, body: Callable[..., Any], dtype: Any) -> CFunc:
         from rop.kernels.cpu.interpreter import entry
 
-        name = f"{self.name}_{np.dtype(dtype).name}"
+        name = self.entry_name(dtype)
         function = entry(body, self.operands.values(), name)
         return compiled(function, types.void(types.int64, types.int64, types.int64), self.cache(name))
 

@@ -3,6 +3,9 @@
 Code that is loaded from the cache runs with the user's rights. So a folder is used only if it belongs to the user or to
 root and nobody else may write to it, and an entry is unpickled only after its digest has been checked against its
 content, its name and its key. An entry that fails any check counts as missing: it is compiled again and replaced.
+
+A folder that is carried to other machines is sealed: a manifest lists the digests of its files, and if one of them is
+missing or has changed, nothing of the folder is used. Files that are not listed are entries like those of any cache.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ MAGIC = b"rop compiled kernel 1\n"
 DIGEST = 32  # bytes of SHA-256
 SUFFIX = ".kernel"
 COMPLETE = "complete-"  # a file with this name and a precision says that all kernels are there
+MANIFEST = "SHA256SUMS"  # a file with the digests of all others, in the form that `sha256sum -c` reads
 ABANDONED = 3600.0  # seconds after which a temporary file cannot have a living writer any more
 
 
@@ -146,6 +150,14 @@ class Entries:
         return digest.digest()
 
 
+def names_in(folder: Path) -> set[str]:
+    """The names of the functions that have an entry in a folder, which may be damaged."""
+    try:
+        return {name.rpartition("-")[0] for name in os.listdir(folder) if name.endswith(SUFFIX)}
+    except OSError:
+        return set()
+
+
 def remove_abandoned(folder: Path) -> None:
     """Removes the half-written files of processes that were killed."""
     try:
@@ -155,3 +167,40 @@ def remove_abandoned(folder: Path) -> None:
                 path.unlink()
     except OSError:
         pass
+
+
+# ----------------------------------------------------------------------------------------------------- sealed folders
+def seal(folder: Path) -> str:
+    """Writes the manifest of a folder, makes all of it readable to everybody, and returns the manifest's digest."""
+    files = sorted(path for path in folder.iterdir() if path.name != MANIFEST and not path.name.startswith("."))
+    manifest = "".join(f"{_digest_of(path)}  {path.name}\n" for path in files)
+    (folder / MANIFEST).write_text(manifest, "utf-8")
+    for path in (*files, folder / MANIFEST):
+        path.chmod(0o644)
+    for path in (folder, folder.parent):
+        path.chmod(0o755)
+    return _digest_of(folder / MANIFEST)
+
+
+def damage(folder: Path) -> str | None:
+    """What is wrong with the files of a sealed folder; None if nothing is, or if the folder is not sealed."""
+    try:
+        lines = (folder / MANIFEST).read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return f"{MANIFEST} cannot be read"
+    for line in lines:
+        digest, _, name = line.partition("  ")
+        if not name or Path(name).name != name:
+            return f"{MANIFEST} is damaged"
+        try:
+            if _digest_of(folder / name) != digest:
+                return f"{name} is not what {MANIFEST} says"
+        except OSError:
+            return f"{name} is missing or cannot be read"
+    return None
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

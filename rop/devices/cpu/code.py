@@ -88,6 +88,11 @@ class Code:
         """What follows starts a stage of its own."""
         self.stages.append(Stage(TILES))
 
+    def functions(self, dtype: Any) -> set[str]:
+        """The cache's names of the kernels that can be compiled ahead of use."""
+        kernels = {instruction.kernel for stage in self.stages for instruction in stage.instructions}
+        return {kernel.entry_name(dtype) for kernel in kernels if kernel.ahead}
+
 
 @dataclass(frozen=True)
 class Region:

@@ -23,9 +23,9 @@ from rop.devices.cpu.regions import Regions, Tiling
 from rop.devices.cpu.vectors import Vectors, aligned
 from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
-from rop.kernels.cpu import batchnorm
+from rop.kernels import warm
+from rop.kernels.cpu import batchnorm, interpreter, transfer
 from rop.kernels.cpu.gemm import SPAN
-from rop.kernels.warm import ensure_compiled
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 from rop.lowering import ORDERS, Plan, outline
@@ -34,6 +34,7 @@ LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the la
 CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
 CHUNK_TILES = 64  # … nor should its number of tiles exceed this, …
 CHUNK_LEAST = 4  # … but a chunk has at least this number of tiles, for threads to share
+ALL_ORDERS = ((0, 0), (1, 0), (2, 0))  # (order, direction)
 BLOCK_OF_VECTORS = 8  # directions that go through the network together
 
 
@@ -76,7 +77,7 @@ class CpuWorkspace(Workspace):
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
-        ensure_compiled(self.dtype)
+        self._ensure_compiled(training=one_chunk)
         self.vectors = Vectors(plan.graph.size, self.dtype)
         self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
         self.execution = Execution(self.memory, self.forget)
@@ -96,6 +97,20 @@ class CpuWorkspace(Workspace):
     ) -> CpuWorkspace:
         """The workspace of a network."""
         return cls(outline(net, shape, training, loss, dtype, guard.ROWS), batch, memory_limit, one_chunk)
+
+    def _ensure_compiled(self, training: bool) -> None:
+        """Asks for all that this network may run, at all orders, at once: children compile in parallel what is missing
+        in the cache."""
+        if warm.complete(self.dtype):
+            return
+        lowered = Lowered(self.plan, self.lanes)  # not self.lowered, which would keep the tables of this pass, too
+        code = lowered.emit_pass(ALL_ORDERS, (0, 1, 2)) if self.plan.gradients else lowered.emit_outputs()
+        names = code.functions(self.dtype).union(
+            [interpreter.entry_name(parallel) for parallel in (True, False)],
+            transfer.needed(self.dtype, self.plan.graph.size),
+            [f"training.steps_{self.dtype.name}_parallel"] if training else [],
+        )
+        warm.ensure(self.dtype, names)
 
     def _chunk(self) -> int:
         if self.plan.coupled:
@@ -202,6 +217,7 @@ class CpuWorkspace(Workspace):
         self.reserve_results(orders, results)
         code = self.lowered.emit_pass(orders, results) if self.plan.gradients else self.lowered.emit_outputs()
         n = self.plan.graph.size
+        warm.ensure(self.dtype, code.functions(self.dtype))
         return Pass(
             Bound(code, self.memory.table, self.dtype), [self.memory[result_region(orders, i)][:n] for i in results]
         )

@@ -67,8 +67,8 @@ class ActivationKernel(Kernel):
     def __init__(self, of: Callable[..., Any], count: int):
         known = identity(of)
         self._of, self._count = of, count
-        ours = of.__module__ == layer.__name__  # a built-in one is compiled ahead of use, like all other kernels
-        self.cache = partial(KernelCache, slow=ours) if known else lambda name: NullCache()
+        self.ahead = of.__module__ == layer.__name__  # a built-in one, like all other kernels
+        self.cache = partial(KernelCache, ahead=self.ahead) if known else lambda name: NullCache()
         self._tag = re.sub(r"\W", "", of.__name__) + "_" + (known or f"{id(of):x}")
         super().__init__(_activation, f"elementwise.{self._tag}-{count}")
 

@@ -117,7 +117,7 @@ def _run_parallel(table, stages, count, tiles, first, cancel):
 
 def _cached(function: Callable[..., Any], parallel: bool) -> Any:
     compiled = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(function)
-    compiled._cache = KernelCache(f"interpreter.{function.__name__}")
+    compiled._cache = KernelCache(entry_name(parallel))
     compiled.compile((types.int64,) * 6)
     compiled.disable_compile()
     return compiled
@@ -139,6 +139,11 @@ def load_threads() -> None:
     finally:
         if unset:
             del os.environ["GOMP_SPINCOUNT"]
+
+
+def entry_name(parallel: bool) -> str:
+    """The name of a version's entry in the cache."""
+    return f"interpreter.{'_run_parallel' if parallel else '_run_serial'}"
 
 
 def runner(parallel: bool) -> Any:

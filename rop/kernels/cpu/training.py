@@ -421,6 +421,11 @@ average: Any = None
 fetch: Any = None
 
 
+def entry_name(dtype: Any, parallel: bool) -> str:
+    """The name of the steps' entry in the cache."""
+    return f"training.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}"
+
+
 def _made(parallel: bool, dtype: Any) -> Any:
     """The compiled steps of one precision."""
     if parallel:
@@ -452,7 +457,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
         average=njit(_average),
         update=njit(_update, threads=True),
     )
-    steps._cache = KernelCache(f"training.steps_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}")
+    steps._cache = KernelCache(entry_name(dtype, parallel))
     steps.compile((types.int64,) * 7)
     steps.disable_compile()
     return steps

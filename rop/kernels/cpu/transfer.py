@@ -73,12 +73,16 @@ def _scale(target, factor, parts):
         _multiply(target[n * part // parts : n * (part + 1) // parts], real(factor))
 
 
+def entry_name(function: str, dtype: Any, parallel: bool) -> str:
+    """The name of a function's entry in the cache."""
+    return f"transfer.{function}_{np.dtype(dtype).name}_{'parallel' if parallel else 'serial'}"
+
+
 def _made(function: Any, arguments: Any, parallel: bool, dtype: Any) -> Any:
     if parallel:
         load_threads()
     made = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH)(specialised(function, dtype))
-    mode = "parallel" if parallel else "serial"
-    made._cache = KernelCache(f"transfer.{function.__name__}_{np.dtype(dtype).name}_{mode}")
+    made._cache = KernelCache(entry_name(function.__name__, dtype, parallel))
     made.compile(arguments(numba.from_dtype(np.dtype(dtype))))
     made.disable_compile()
     return made
@@ -102,14 +106,37 @@ _turns = _both(_turn, lambda real: (types.Array(real, 2, "A"), _given(real, 2), 
 _scales = _both(_scale, lambda real: (_vector(real), types.float64, types.int64))
 
 
+FUNCTIONS = {"_adopt": _adopts, "_check": _checks, "_turn": _turns, "_scale": _scales}
+
+
+def functions(dtype: Any) -> dict[str, PerPrecision]:
+    """All functions of this file, by the names of their entries in the cache."""
+    return {entry_name(name, dtype, mode): both[mode] for name, both in FUNCTIONS.items() for mode in both}
+
+
+def needed(dtype: Any, size: int) -> list[str]:
+    """The entries of the functions that a vector of this size needs."""
+    return [entry_name(name, dtype, size >= LONG) for name in FUNCTIONS if name != "_check" or size >= LONG]
+
+
+class _Versions(dict[bool, Any]):
+    """The parallel version of a function and the serial one, each compiled or loaded at first use."""
+
+    def __init__(self, both: dict[bool, PerPrecision], dtype: Any):
+        super().__init__()
+        self._both, self._dtype = both, dtype
+
+    def __missing__(self, parallel: bool) -> Any:
+        self[parallel] = self._both[parallel].made(self._dtype)
+        return self[parallel]
+
+
 class Transfer:
     """What is done with vectors of one precision; long ones are shared among threads if ``parallel``."""
 
     def __init__(self, dtype: Any):
-        real = np.dtype(dtype).type
         self._adopt, self._check, self._turn, self._scale = (
-            {parallel: made.made(real) for parallel, made in both.items()}
-            for both in (_adopts, _checks, _turns, _scales)
+            _Versions(both, np.dtype(dtype).type) for both in FUNCTIONS.values()
         )
 
     def adopt(self, target: np.ndarray, source: np.ndarray, parallel: bool) -> bool:

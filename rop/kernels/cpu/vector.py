@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 from numpy.typing import DTypeLike
 
-from rop.errors import ArgumentError
+from rop.errors import ArgumentError, DeviceError
 
 BLOCK = 64  # bytes of lanes: rows are whole blocks
 
@@ -55,6 +55,20 @@ def target_cpu() -> tuple[str, str]:
     NUMBA_CPU_FEATURES."""
     _, name, features = cpu_target.target_context.codegen().magic_tuple()
     return name, features
+
+
+# Kinds of CPU that many machines are, by LLVM's names, and a feature without which a machine is none of them.
+LEVELS = {"x86-64-v2": "sse4.2", "x86-64-v3": "avx2", "x86-64-v4": "avx512f"}
+
+
+def check_host(cpu: str) -> None:
+    """Refuses to compile for a kind of CPU whose code this machine cannot run."""
+    feature = LEVELS.get(cpu)
+    if feature and not binding.get_host_cpu_features().get(feature, False):
+        raise DeviceError(
+            f"NUMBA_CPU_NAME={cpu} asks for code with {feature}, which this machine's CPU does not have: "
+            "name a lower kind, or unset it together with NUMBA_CPU_FEATURES"
+        )
 
 
 def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
