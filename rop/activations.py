@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from rop.devices.emission import BaseLayout
 from rop.devices.workspace import Position, Workspace
 from rop.layers.base import Layer, Shape
 from rop.lowering.bilinear import Products
-from rop.lowering.plan import Value
+from rop.lowering.values import Buffer, Value
 
 
 class Activations(NamedTuple):
@@ -30,14 +31,18 @@ class Activations(NamedTuple):
 class _Tile:
     """Order 0 of one tile: the samples in it, padding left out, and its rows."""
 
-    def __init__(self, words: np.ndarray, samples: np.ndarray):
-        self._rows = words[: words.size // samples.size * samples.size].reshape(-1, samples.size)  # (rows, lanes)
+    def __init__(self, layout: BaseLayout, words: np.ndarray, samples: np.ndarray):
+        self._layout, self._words = layout, words
         self._counted = samples >= 0
         self.samples = samples[self._counted]
 
-    def read(self, start: int, like: Value, shape: Shape) -> np.ndarray:
-        """The rows from ``start`` on, which have the layout of the value ``like``, as (samples, *shape)."""
-        rows = self._rows[start : start + like.rows][:, self._counted]
+    def read(self, buffer: Buffer, like: Value, shape: Shape) -> np.ndarray:
+        """A buffer whose rows lie as those of the value ``like``, as (samples, *shape)."""
+        rows = self._layout.read(self._words, buffer)
+        if buffer.pixels > 1:  # (channel, sample and pixel)
+            maps = rows.reshape(like.channels, -1, *shape[1:])
+            return np.moveaxis(maps, 0, 1)[self._counted[: maps.shape[1]]]
+        rows = rows[:, self._counted]
         if like.row_order is not None:
             return rows[like.row_order].T
         sides = [n + 2 * b for n, b in zip(shape[1:], like.border, strict=True)] if shape[1:] else []
@@ -52,7 +57,7 @@ def _tiles(space: Workspace, position: Position) -> Iterator[_Tile]:
     samples = position.data.samples.reshape(space.tiles, space.lanes)
     for first, plane in space.planes(position):
         for i, words in enumerate(plane):
-            yield _Tile(words, samples[first + i])
+            yield _Tile(space.lowered.layout, words, samples[first + i])
             space.check_resident(position)
 
 
@@ -61,8 +66,8 @@ def read_activations(space: Workspace, position: Position) -> Iterator[Activatio
     uses = [operation for operation in space.plan.operations if isinstance(operation, Products)]
     for tile in _tiles(space, position):
         for use in uses:
-            inputs = tile.read(use.source.buffer.start[0], use.source, use.source.shape)
-            gradients = tile.read(use.delta.start[0], use.y, use.y.shape)
+            inputs = tile.read(use.source.buffer, use.source, use.source.shape)
+            gradients = tile.read(use.delta, use.y, use.y.shape)
             yield Activations(use.layer, tile.samples, inputs, gradients)
 
 
@@ -70,5 +75,5 @@ def read_outputs(space: Workspace, position: Position) -> np.ndarray:
     """The net's outputs (batch, *output shape) in the pass at the position."""
     plan = space.plan
     shape = plan.shapes[plan.graph.output]
-    parts = [tile.read(plan.output.buffer.start[0], plan.output, shape) for tile in _tiles(space, position)]
+    parts = [tile.read(plan.output.buffer, plan.output, shape) for tile in _tiles(space, position)]
     return np.concatenate(parts).reshape(-1, *shape) if math.prod(shape) else np.empty((space.batch, *shape))

@@ -17,9 +17,12 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from rop.lowering.loss import LossOperation
 from rop.lowering.plan import Operation, Plan
 from rop.lowering.registry import import_families
+from rop.lowering.values import ORDERS, Buffer
 
 Kind = TypeVar("Kind", bound=type)
 
@@ -27,13 +30,16 @@ Kind = TypeVar("Kind", bound=type)
 class BaseLayout:
     """Where the numbers of a network lie in the memory of a device, for tiles of a known number of lanes.
 
-    ``sizes`` counts the numbers that emitters have reserved in each region beside the planes of values.
+    ``sizes`` counts the numbers that emitters have reserved in each region beside the planes of values; ``starts`` has
+    where each buffer that has rows of its own starts in the plane of each order, in a unit that the device chooses.
     """
 
     def __init__(self, plan: Plan, lanes: int, regions: tuple[str, ...]):
         self.plan, self.lanes = plan, lanes
         self.dtype, self.itemsize = plan.dtype, plan.itemsize
         self.sizes = dict.fromkeys(regions, 0)
+        self.starts: dict[tuple[Buffer, int], int] = {}
+        self.plane_sizes = dict.fromkeys(ORDERS, 0)  # in the same unit
 
     @property
     def lane_bytes(self) -> int:
@@ -45,6 +51,23 @@ class BaseLayout:
         start = self.sizes[region]
         self.sizes[region] += count
         return start
+
+    def place(self) -> None:
+        """Gives every buffer its place in the planes, after emitters have reserved what they need."""
+        raise NotImplementedError
+
+    def start(self, buffer: Buffer, k: int) -> int:
+        """Where a buffer starts in the plane of order k."""
+        whole, first = buffer.whole()
+        return self.starts[whole, k] + first * self.row_size(whole)
+
+    def row_size(self, buffer: Buffer) -> int:
+        """What a row of a buffer takes, in the unit of ``starts``."""
+        raise NotImplementedError
+
+    def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
+        """Order 0 of some rows (rows, lanes), from the plane of a tile in the host's memory."""
+        raise NotImplementedError
 
 
 LayoutOf = TypeVar("LayoutOf", bound=BaseLayout)
@@ -110,6 +133,7 @@ class BaseLowered(Generic[LayoutOf, EmitterOf]):
         self.plan, self.layout, self._registry = layout.plan, layout, registry
         backwards = [self._emitter(operation) for operation in reversed(self.plan.operations)]
         self.emitters: list[EmitterOf] = backwards[::-1]
+        layout.place()
 
     def _emitter(self, operation: Operation) -> EmitterOf:
         kind = self._registry.find(operation)

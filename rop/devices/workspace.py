@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rop.devices.batch import Data
+from rop.devices.emission import BaseLayout
 from rop.errors import ArgumentError, RopError
 from rop.lowering import Plan
 from rop.lowering.batchnorm import BatchNormOperation
@@ -78,6 +79,10 @@ class Normalisation(Protocol):
 
 class LoweredNetwork(Protocol):
     """``Lowered`` of a device, as far as workspaces of all devices know it."""
+
+    @property
+    def layout(self) -> BaseLayout:
+        """Where everything lies."""
 
     @property
     def normalisations(self) -> Sequence[Normalisation]:

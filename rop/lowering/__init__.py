@@ -38,13 +38,15 @@ def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
         loss_kind(loss)
 
 
-def outline(graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any, gap_rows: int = 0) -> Plan:
+def outline(
+    graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any, pixel_lanes: bool = False
+) -> Plan:
     """Operations, values and gradients of a network on inputs of this shape; gradients if there is a loss.
 
-    ``gap_rows`` rows are left free after each buffer.
+    ``pixel_lanes`` says how maps lie, see values.py.
     """
     check_kinds(graph, loss)
-    plan = Plan(graph, input_shape, training, loss is not None, dtype, gap_rows)
+    plan = Plan(graph, input_shape, training, loss is not None, dtype, pixel_lanes)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)
     plan.output = in_order(plan, plan.values[graph.output])

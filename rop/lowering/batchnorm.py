@@ -13,6 +13,8 @@ from rop.lowering.values import ORDERS, Value
 class BatchNormOperation(Operation):
     """Batch normalisation: in training mode its sums run over the whole batch, so it cuts a pass into stages."""
 
+    keeps_output = False
+
     def __init__(self, plan: Plan, layer: BatchNorm, x: Value):
         self.layer = layer
         self.reads(x)

@@ -48,9 +48,17 @@ class Products(Operation):
             index = index[..., np.argsort(self.source.row_order)]
         return index
 
+    @property
+    def keeps_output(self) -> bool:  # type: ignore[override]
+        """The fused ReLU is off where y is not positive."""
+        return self.relu
+
+    def gradients_read(self) -> list[Buffer]:
+        return [self.g, self.delta]
+
     def plan_gradients(self, plan: Plan) -> None:
         super().plan_gradients(plan)
-        self.delta = plan.buffer(self.y.rows) if self.relu and not self.y.flow.masked_by_user else self.g
+        self.delta = plan.rows_like(self.y) if self.relu and not self.y.flow.masked_by_user else self.g
         self.adds_weight = not plan.first_use(self.layer, "weight")
         self.adds_bias = not plan.first_use(self.layer, "bias")
 

@@ -31,5 +31,5 @@ class InputOperation(Operation):
 def data(plan: Plan, node: Node) -> Value:
     """The net's input; before a convolution it is stored with its border of zeros."""
     first = plan.only_user(node)
-    border = first.padding if isinstance(first, Conv2d) else (0, 0)
+    border = first.padding if isinstance(first, Conv2d) and not plan.pixel_lanes else (0, 0)
     return plan.add(InputOperation(plan.value(plan.shapes[node], frozenset({0}), False, border)))

@@ -12,6 +12,8 @@ from rop.lowering.values import ORDERS, Value
 class Activation(Operation):
     """y = σ(x)."""
 
+    keeps_output = False
+
     def __init__(self, plan: Plan, layer: Elementwise, x: Value):
         self.layer = layer
         self.reads(x)

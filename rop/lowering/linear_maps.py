@@ -15,7 +15,13 @@ from rop.lowering.registry import lowers
 from rop.lowering.values import Value
 
 
-class Windows(Operation):
+class LinearMap(Operation):
+    """Every order goes through the same map, alone: nothing is read again later."""
+
+    keeps_inputs = keeps_output = keeps_gradient = False
+
+
+class Windows(LinearMap):
     """What max and average pooling share: windows on an image."""
 
     def __init__(self, plan: Plan, node: Node, x: Value):
@@ -63,7 +69,7 @@ def window_geometry(layer: AvgPool2d | MaxPool2d, image: Shape, output: Shape) -
     return Geometry(image, output, layer.kernel_size, layer.stride, layer.padding)
 
 
-class PermuteOperation(Operation):
+class PermuteOperation(LinearMap):
     """Brings the rows of a flattened image into the user's order."""
 
     def __init__(self, plan: Plan, x: Value):
@@ -73,7 +79,7 @@ class PermuteOperation(Operation):
         self.y = plan.value((x.rows,), x.levels, x.needs_gradient)
 
 
-class Sum(Operation):
+class Sum(LinearMap):
     """Add: its gradient is that of every input, so they share it."""
 
     def __init__(self, plan: Plan, inputs: list[Value]):
@@ -87,7 +93,7 @@ class Sum(Operation):
                 x.flow.gradients.append((self.g, False))
 
 
-class Concatenation(Operation):
+class Concatenation(LinearMap):
     """Concat: channels side by side in each pixel."""
 
     def __init__(self, plan: Plan, node: Node, inputs: list[Value]):

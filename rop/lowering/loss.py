@@ -26,7 +26,7 @@ class LossOperation(Operation):
         self.layer, self._kind = layer, loss_kind(layer)
         self.where = f"loss {type(layer).__name__}"
         self.reads(x)
-        self.y = Value((), frozenset(), True, Buffer(0, {}), 0, 0)
+        self.y = Value((), frozenset(), True, Buffer(0, ()), 0, 0)
         self.probability = plan.buffer(x.rows if self._kind is CrossEntropy else 0, (0,))
 
     @property
@@ -44,4 +44,4 @@ class LossOperation(Operation):
         if self.x[0].needs_gradient:
             self.plan_gradients(plan)
         else:
-            self.h = [plan.buffer(self.x[0].rows)]
+            self.h = [plan.rows_like(self.x[0])]

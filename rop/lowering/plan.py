@@ -1,13 +1,13 @@
-"""The plan of a network, the same for every device: its operations, its values and where their rows lie.
+"""The plan of a network, the same for every device: its operations, its values and the rows that they take.
 
-What a device adds to it (how a row lies in memory, packed weights, partial sums) is in rop/devices/<device>/memory.py.
+What a device adds to it (where a row lies in memory, packed weights, partial sums) is in rop/devices/<device>/memory.py.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,18 +24,17 @@ if TYPE_CHECKING:
 class Plan:
     """Operations, values and gradients of a network on inputs of one shape, whichever device runs it.
 
-    ``gap_rows`` rows are left free after each buffer: a debug mode of a device may want to watch them.
+    With ``pixel_lanes`` maps have a row for each channel and a lane for each pixel of each sample.
     """
 
     def __init__(
-        self, graph: Graph, input_shape: Shape, training: bool, gradients: bool, dtype: Any, gap_rows: int = 0
+        self, graph: Graph, input_shape: Shape, training: bool, gradients: bool, dtype: Any, pixel_lanes: bool = False
     ):
         self.graph, self.training = graph, training
         self.dtype = np.dtype(dtype)
         self.gradients = gradients  # whether there is a backward pass
         self.shapes = graph.shapes(input_shape)
-        self.gap_rows = gap_rows
-        self.plane_rows = dict.fromkeys(ORDERS, 0)
+        self.pixel_lanes = pixel_lanes
         self.buffers: list[Buffer] = []
         self.values: dict[Node, Value] = {}
         self.operations: list[Operation] = []
@@ -59,16 +58,23 @@ class Plan:
         return self.training and bool(self.normalisations)
 
     # ------------------------------------------------------------------------------------------------ rows and values
-    def buffer(self, rows: int, orders: Iterable[int] = ORDERS) -> Buffer:
-        """Rows in the planes of these orders."""
-        made = place_buffer(self.plane_rows, rows, orders, self.gap_rows)
+    def buffer(self, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 1) -> Buffer:
+        """Rows in the planes of these orders, with this many lanes for each sample."""
+        made = Buffer(rows, tuple(sorted(orders)), pixels)
         self.buffers.append(made)
         return made
+
+    def rows_like(self, x: Value, orders: Iterable[int] = ORDERS) -> Buffer:
+        """As many rows as a value has, which lie as those do."""
+        return self.buffer(x.rows, orders, x.buffer.pixels)
 
     def value(
         self, shape: Shape, levels: frozenset[int], needs_gradient: bool, border: tuple[int, int] = (0, 0)
     ) -> Value:
         """A value of this shape with a buffer of its own."""
+        if self.pixel_lanes and len(shape) == 3:
+            buffer = self.buffer(shape[0], levels, math.prod(shape[1:]))
+            return Value(shape, levels, needs_gradient, buffer, 1, shape[0])
         sides = [n + 2 * b for n, b in zip(shape[1:], border, strict=True)] if border != (0, 0) else shape[1:]
         pixels = math.prod(sides)
         return Value(
@@ -108,14 +114,6 @@ class Plan:
         return new
 
 
-def place_buffer(plane_rows: dict[int, int], rows: int, orders: Iterable[int], gap_rows: int) -> Buffer:
-    """Takes rows at the end of some planes, whose numbers of rows grow by it and by the gap after the buffer."""
-    start = {k: plane_rows[k] for k in orders}
-    for k in start:
-        plane_rows[k] += rows + gap_rows
-    return Buffer(rows, start)
-
-
 class Operation:
     """One step of a pass. ``x`` are the values it reads, ``y`` the one it gives.
 
@@ -124,8 +122,11 @@ class Operation:
 
     x: tuple[Value, ...] = ()
     y: Value
-    h: list[Buffer | None]  # the gradient of each x, None where it needs none
+    h: Sequence[Buffer | None] = ()  # the gradient of each x, None where it needs none
     where = "the network"  # the layer as messages name it, e.g. "layer 3 (Conv2d 8→16)"
+    # What is read after the forward pass of its order, in the backward pass or at higher orders: x, y and the gradient
+    # of y. The memory of all else can be used again at once.
+    keeps_inputs = keeps_output = keeps_gradient = True
 
     @property
     def kind(self) -> type:
@@ -147,7 +148,7 @@ class Operation:
         if len(flow.gradients) == 1:
             flow.total = flow.gradients[0][0]
         else:
-            flow.total = own[0] if own else plan.buffer(self.y.rows)
+            flow.total = own[0] if own else plan.rows_like(self.y)
         self.plan_gradients(plan)
 
     def plan_gradients(self, plan: Plan) -> None:
@@ -158,7 +159,7 @@ class Operation:
         """A buffer for the gradient of x by this use, if it needs one."""
         if not x.needs_gradient:
             return None
-        buffer = plan.buffer(x.rows)
+        buffer = plan.rows_like(x)
         x.flow.gradients.append((buffer, True))
         return buffer
 
@@ -174,6 +175,15 @@ class Operation:
         (h,) = self.h
         assert h is not None
         return h
+
+    def gradients_read(self) -> list[Buffer]:
+        """The gradients of y from which those of the inputs are made."""
+        return [self.g]
+
+    def gradients_touched(self) -> list[Buffer]:
+        """All gradients that the backward pass of the operation reads or writes."""
+        parts = [part for part, _ in self.parts_of_gradient()]
+        return [*self.gradients_read(), *parts, *(h for h in self.h if h is not None)]
 
     def parts_of_gradient(self) -> list[tuple[Buffer, bool]]:
         """The gradients that y's uses have written beside g, and whether each is added to g or, if nothing is there

@@ -15,6 +15,8 @@ from rop.lowering.values import Value
 class Rectify(Operation):
     """ReLU and leaky ReLU that stand on their own."""
 
+    keeps_output = keeps_gradient = False
+
     def __init__(self, plan: Plan, layer: Rectifier, x: Value):
         self.layer = layer
         self.reads(x)

@@ -16,7 +16,7 @@ class SoftmaxOperation(Operation):
         self.reads(x)
         self.log = isinstance(layer, LogSoftmax)
         self.y = plan.like(x, frozenset(ORDERS) if x.levels & {1, 2} else frozenset({0}))
-        self.probability = plan.buffer(x.rows, (0,)) if self.log else self.y.buffer
+        self.probability = plan.rows_like(x, (0,)) if self.log else self.y.buffer
 
 
 @lowers(Softmax, LogSoftmax)

@@ -1,7 +1,9 @@
-"""Values of a network, their places in the planes, and the gradients that flow back to them.
+"""Values of a network, the rows they take in the planes, and the gradients that flow back to them.
 
-A tile of samples has one *plane* per order of the jet; a *buffer* is a number of rows in some of the planes. Rows are
-counted, not bytes: how many samples lie side by side in a row is decided by each device.
+A tile of samples has one *plane* per order of the jet; a *buffer* is a number of rows in some of the planes. A row has
+a lane for each sample of the tile, and then there is a row for each channel of each pixel; or, where the network has
+*pixel lanes*, a map of C×H×W numbers has a row for each channel, with a lane for each pixel of each sample. Rows are
+counted here, not bytes: where a row lies and how many lanes it has is decided by the layout of each device.
 
 Structural zeros: ``value.levels`` holds the orders that are not identically zero. Data has {0}; behind a linear layer
 and a ReLU order 2 is still zero; products with a zero factor are never emitted.
@@ -23,12 +25,26 @@ if TYPE_CHECKING:
 ORDERS = (0, 1, 2)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Buffer:
-    """Rows of a tile: where they start in the plane of each order."""
+    """Rows of a tile, in the planes of some orders; or some of the rows of another buffer."""
 
     rows: int
-    start: dict[int, int]  # order -> first row
+    orders: tuple[int, ...]
+    pixels: int = 1  # lanes that each sample has in a row
+    inside: tuple[Buffer, int] | None = None  # the buffer of which these are rows, and the first of them
+
+    def part(self, first: int, rows: int) -> Buffer:
+        """Some of these rows."""
+        return Buffer(rows, self.orders, self.pixels, (self, first))
+
+    def whole(self) -> tuple[Buffer, int]:
+        """The buffer that has rows of its own, and which of them is the first here."""
+        buffer, first = self, 0
+        while buffer.inside is not None:
+            first += buffer.inside[1]
+            buffer = buffer.inside[0]
+        return buffer, first
 
 
 @dataclass(eq=False)

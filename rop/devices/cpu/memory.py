@@ -18,7 +18,9 @@ import numpy as np
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import Ref
 from rop.devices.emission import BaseLayout
-from rop.lowering.plan import Plan, place_buffer
+from rop.devices.cpu.lifetimes import Lifetimes, packed_places
+from rop.kernels.cpu.vector import BLOCK
+from rop.lowering.plan import Operation, Plan
 from rop.lowering.values import ORDERS, Buffer, Value
 
 REGIONS = (
@@ -85,31 +87,61 @@ class TilePiece:
 
 
 class Layout(BaseLayout):
-    """The memory of a network on tiles of a known number of lanes, and references to it."""
+    """The memory of a network on tiles of a known number of lanes, and references to it.
 
-    def __init__(self, plan: Plan, lanes: int):
+    ``images`` is the number of samples in a tile that have pixel lanes: there is no padding among them.
+    """
+
+    def __init__(self, plan: Plan, lanes: int, images: int):
         super().__init__(plan, lanes, REGIONS)
+        self.images = images
         self.tables = Tables()
-        self.plane_rows = plan.plane_rows.copy()
+        self.lifetimes = Lifetimes(plan)
+        self.buffers: list[Buffer] = []  # of emitters, beside those of the plan
         self.batch_pieces: list[BatchPiece] = []
         self.tile_index: dict[PieceKind, list[np.ndarray]] = {kind: [] for kind in PIECE_KINDS}  # positions in w
         self.pack_index: list[np.ndarray] = []  # likewise, of the packed weights
         self.gaps: dict[str, list[tuple[int, int]]] = defaultdict(list)  # of guard zones, by region: start, length
-        for buffer in plan.buffers:
-            self._leave_gaps(buffer, plan.gap_rows)
 
     # ------------------------------------------------------------------------------------------- memory for emitters
-    def buffer(self, rows: int, orders: Iterable[int] = ORDERS) -> Buffer:
-        """Rows in the planes of these orders, beside those of the plan."""
-        made = place_buffer(self.plane_rows, rows, orders, guard.ROWS)
-        self._leave_gaps(made, guard.ROWS)
+    def buffer(
+        self, operation: Operation, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 1, after: bool = False
+    ) -> Buffer:
+        """Rows in the planes of these orders, beside those of the plan, with the lanes of as many pixels. The emitter
+        of the operation alone reads them, if ``after`` also when all operations are through."""
+        made = Buffer(rows, tuple(sorted(orders)), pixels)
+        self.buffers.append(made)
+        self.lifetimes.note_emitter(made, operation, after)
         return made
 
-    def _leave_gaps(self, buffer: Buffer, rows: int) -> None:
-        """Notes the guard zones after a buffer."""
-        if rows:  # guard mode
-            for k, start in buffer.start.items():
-                self.gaps[f"plane{k}"].append((start + buffer.rows, rows))
+    def place(self) -> None:
+        """Gives every buffer its place: those that are never needed at the same time may share it. In guard mode none
+        do, and after each of them there is a gap."""
+        for k in ORDERS:
+            buffers = [*self.plan.buffers, *self.buffers]
+            owners = [buffer for buffer in buffers if buffer.inside is None and k in buffer.orders]
+            sizes = [buffer.rows * self.row_size(buffer) + guard.BYTES for buffer in owners]
+            spans = [self.lifetimes.span(buffer, k) for buffer in owners]
+            places, self.plane_sizes[k] = packed_places(sizes, None if guard.ACTIVE else spans)
+            self.starts.update({(buffer, k): place for buffer, place in zip(owners, places, strict=True)})
+            if guard.ACTIVE:
+                ends = [place + size for place, size in zip(places, sizes, strict=True)]
+                self.gaps[f"plane{k}"] = [((end - guard.BYTES) // self.itemsize, guard.NUMBERS) for end in ends]
+
+    def row_lanes(self, buffer: Buffer) -> int:
+        """Lanes of a row of a buffer."""
+        return self.images * buffer.pixels if buffer.pixels > 1 else self.lanes
+
+    def row_size(self, buffer: Buffer) -> int:
+        """Bytes of a row of a buffer. Rows of pixel lanes take an odd number of blocks, so that they do not share cache
+        sets."""
+        if buffer.pixels == 1:
+            return self.lane_bytes
+        return (-(-self.row_lanes(buffer) * self.itemsize // BLOCK) | 1) * BLOCK
+
+    def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
+        start, row = self.start(buffer, 0) // self.itemsize, self.row_size(buffer) // self.itemsize
+        return words[start : start + buffer.rows * row].reshape(buffer.rows, row)[:, : self.row_lanes(buffer)]
 
     def reserve(self, region: str, count: int) -> int:
         """Takes numbers in a region; returns where they start."""
@@ -163,14 +195,23 @@ class Layout(BaseLayout):
         return [(int(end) - guard.NUMBERS, guard.NUMBERS) for end in np.cumsum(sizes, dtype=int)[1::2]]
 
     @property
-    def zero_rows(self) -> int:
-        """Rows of the zeros that stand for any order of any value."""
-        return max(value.rows for value in self.plan.values.values())
+    def zero_bytes(self) -> int:
+        """Bytes of the zeros that stand for any order of any value."""
+        return max(value.rows * self.row_size(value.buffer) for value in self.plan.values.values())
 
     # ---------------------------------------------------------------------------------------------------- references
     def rows(self, buffer: Buffer, k: int, row: int = 0) -> Ref:
         """Order k of some rows."""
-        return Ref(f"plane{k}", (buffer.start[k] + row) * self.lane_bytes)
+        return Ref(f"plane{k}", self.start(buffer, k) + row * self.row_size(buffer))
+
+    def extent(self, value: Value) -> tuple[int, int, int, int]:
+        """How a value lies as kernels know it: pixels that have rows of their own, channels, lanes of a row and bytes
+        from row to row."""
+        return value.pixels, value.channels, self.row_lanes(value.buffer), self.row_size(value.buffer)
+
+    def count(self, buffer: Buffer) -> int:
+        """Numbers that a buffer takes, for maps from number to number; what is after the lanes of a row counts."""
+        return buffer.rows * self.row_size(buffer) // self.itemsize
 
     def order(self, value: Value, k: int, row: int = 0) -> Ref:
         """Order k of a value, zeros if it has none."""

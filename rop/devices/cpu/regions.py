@@ -69,7 +69,7 @@ class Regions:
 
     def _add_constants(self) -> None:
         layout, stride = self.layout, self.tiling.stride
-        self._add("zeros", layout.zero_rows * layout.lanes, layout.dtype)
+        self._add("zeros", layout.zero_bytes // layout.itemsize, layout.dtype)
         self._add("ones", max((n.channels for n in layout.plan.normalisations), default=1), layout.dtype)[:] = 1
         self._add("tile_count", 1, np.int64)
         self._add("scale", 1, np.float64)
@@ -124,15 +124,15 @@ class Regions:
         layout, kind = self.layout, name.rstrip("0123456789")
         if name == "zeros":
             self.guards.constant(name, array)
-        gaps, unit = layout.gaps.get(name if kind == "plane" else kind, []), layout.lanes if kind == "plane" else 1
-        used = {"plane": max(layout.plane_rows.values()), "sums": layout.sizes["sums"]}.get(kind)
+        gaps = layout.gaps.get(name if kind == "plane" else kind, [])
+        used = {"plane": max(layout.plane_sizes.values()) // layout.itemsize, "sums": layout.sizes["sums"]}.get(kind)
         if kind == "partial":
             gaps, used = layout.partial_gaps(), layout.partial_size
         tiles = array.reshape(-1, step // array.itemsize) if step and used is not None else array[None]
         if used is not None:
-            gaps = [*gaps, (used, tiles.shape[1] // unit - used)]
+            gaps = [*gaps, (used, tiles.shape[1] - used)]
         for start, length in gaps:
-            self.guards.gap(f"in {name} after {start}", tiles[:, start * unit : (start + length) * unit])
+            self.guards.gap(f"in {name} after {start}", tiles[:, start : start + length])
 
     def watch(self, name: str, array: np.ndarray) -> None:
         """Lets the guard mode watch the gaps around an array of ``aligned``."""

@@ -20,7 +20,7 @@ from rop.devices.cpu.code import Bound
 from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
 from rop.devices.cpu.regions import Regions, Tiling
-from rop.devices.cpu.vectors import Vectors, aligned
+from rop.devices.cpu.vectors import CACHE_LINE, Vectors, aligned
 from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
 from rop.kernels import warm
@@ -67,10 +67,10 @@ class CpuWorkspace(Workspace):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
         self.lanes = choose_lanes(plan, batch)
-        self.lowered = Lowered(plan, self.lanes)
+        self.lowered = Lowered(plan, self.lanes, self.batch)
         self.layout = self.lowered.layout
         self.tiles = -(-batch // self.lanes)
-        self.stride = -(-max(self.layout.plane_rows.values()) * self.layout.lane_bytes // 64) * 64 + 64
+        self.stride = -(-max(self.layout.plane_sizes.values()) // CACHE_LINE) * CACHE_LINE + CACHE_LINE
         self.chunk = self.tiles if one_chunk else self._chunk()
         self.kept = orders_kept(plan, self.stride, self.tiles, self.chunk, batch, memory_limit)
         self._data: Data | None = None
@@ -96,14 +96,14 @@ class CpuWorkspace(Workspace):
         one_chunk: bool = False,
     ) -> CpuWorkspace:
         """The workspace of a network."""
-        return cls(outline(net, shape, training, loss, dtype, guard.ROWS), batch, memory_limit, one_chunk)
+        return cls(outline(net, shape, training, loss, dtype), batch, memory_limit, one_chunk)
 
     def _ensure_compiled(self, training: bool) -> None:
         """Asks for all that this network may run, at all orders, at once: children compile in parallel what is missing
         in the cache."""
         if warm.complete(self.dtype):
             return
-        lowered = Lowered(self.plan, self.lanes)  # not self.lowered, which would keep the tables of this pass, too
+        lowered = Lowered(self.plan, self.lanes, self.batch)  # not self.lowered, which would keep the tables of this pass, too
         code = lowered.emit_pass(ALL_ORDERS, (0, 1, 2)) if self.plan.gradients else lowered.emit_outputs()
         names = code.functions(self.dtype).union(
             [interpreter.entry_name(parallel) for parallel in (True, False)],

@@ -71,7 +71,7 @@ class Code:
     def rows(self, buffer: Buffer, k: int) -> Part:
         """Order k of some rows (rows, lanes)."""
         lanes = self.layout.lanes
-        return Part(f"plane{k}", buffer.start[k] * lanes, (buffer.rows, lanes))
+        return Part(f"plane{k}", self.layout.start(buffer, k) * lanes, (buffer.rows, lanes))
 
     def jet(self, buffer: Buffer, levels: Collection[int] = ORDERS) -> Jet:
         """All orders of some rows that this pass may read or write."""

@@ -13,6 +13,7 @@ from numba import cuda
 
 from rop.devices.emission import BaseLayout
 from rop.lowering.plan import Plan
+from rop.lowering.values import Buffer
 
 if TYPE_CHECKING:
     from numba.cuda.cudadrv.devicearray import DeviceNDArray
@@ -31,6 +32,20 @@ class Layout(BaseLayout):
 
     def __init__(self, plan: Plan, lanes: int):
         super().__init__(plan, lanes, REGIONS)
+
+    def place(self) -> None:
+        """One buffer after another, in rows: all orders of a pass run at once, so every buffer is needed till its end."""
+        for buffer in self.plan.buffers:
+            for k in buffer.orders if buffer.inside is None else ():
+                self.starts[buffer, k] = self.plane_sizes[k]
+                self.plane_sizes[k] += buffer.rows
+
+    def row_size(self, buffer: Buffer) -> int:
+        return 1
+
+    def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
+        start = self.start(buffer, 0) * self.lanes
+        return words[start : start + buffer.rows * self.lanes].reshape(buffer.rows, self.lanes)
 
     def reserve_for_a_while(self, region: str, count: int) -> None:
         """Makes a region large enough for numbers that no other operation reads; all operations use the same memory."""

@@ -36,7 +36,7 @@ class Regions:
         layout, sizes = self.layout, self.layout.sizes
         for k in ORDERS:
             tiles = self.tiles if k < kept else 1
-            self._add(f"plane{k}", layout.plan.plane_rows[k] * layout.lanes, layout.dtype, tiles)
+            self._add(f"plane{k}", layout.plane_sizes[k] * layout.lanes, layout.dtype, tiles)
             self._add(f"table{k}", sizes["tables"], layout.dtype, tiles)
         self._add("chosen", sizes["chosen"] * layout.lanes, np.int32, self.tiles if kept else 1)
         self._add("energy", len(ORDERS) * sizes["energy"], layout.dtype, self.tiles)

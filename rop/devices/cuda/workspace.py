@@ -35,7 +35,8 @@ def choose_tiles(plan: Plan, batch: int) -> tuple[int, int]:
     warps = -(-batch // WARP)
     if plan.coupled:
         return 1, warps * WARP
-    per_warp = sum(plan.plane_rows.values()) * plan.itemsize * WARP
+    rows = sum(buffer.rows * len(buffer.orders) for buffer in plan.buffers)
+    per_warp = rows * plan.itemsize * WARP
     tiles = -(-warps // max(1, TILE_BYTES // max(1, per_warp)))
     return tiles, -(-warps // tiles) * WARP
 
@@ -50,10 +51,10 @@ class CudaWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
         self.tiles, self.lanes = choose_tiles(plan, batch)
-        widest = max(plan.plane_rows.values()) * self.lanes * plan.itemsize
+        self.lowered = Lowered(plan, self.lanes)
+        widest = max(self.lowered.layout.plane_sizes.values()) * self.lanes * plan.itemsize
         self.kept = orders_kept(plan, widest, self.tiles, 1, batch, memory_limit)
         self.vectors = Vectors(plan.graph.size, self.dtype)
-        self.lowered = Lowered(plan, self.lanes)
         self.memory = Regions(self.lowered.layout, self.tiles, self.kept)
         self.execution = Execution(self.lowered, self.memory)
         self._samples = batch if samples is None else samples
@@ -181,7 +182,7 @@ class CudaWorkspace(Workspace):
             loss.correct(self.dtype.type),
             {
                 "hits": Part("hits", 0, (self.lanes // WARP,)),
-                "z": Part("plane0", z.buffer.start[0] * self.lanes, (z.rows, self.lanes)),
+                "z": Part("plane0", self.lowered.layout.start(z.buffer, 0) * self.lanes, (z.rows, self.lanes)),
                 "labels": Part("labels"),
                 "samples": Part("samples", 0, (self.lanes,)),
             },

@@ -35,9 +35,9 @@ def _term(e: VectorBuilder, index: Value, addresses: Sequence[Value]) -> Value:
     return chosen
 
 
-def _panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, steps) -> list[Value]:
+def panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, steps, unit: int = 1) -> list[Value]:
     """The sums of one panel, for each row its vectors at the offsets ``lanes``; A[j, i] lies at
-    a + j·column_step + i·row_step."""
+    a + j·column_step + i·row_step. Offsets of segments in B are in units of that many bytes."""
     count, *factors = terms
     first_segment, segment_count = segments
     row_step, column_step, b_step = steps
@@ -58,6 +58,7 @@ def _panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, step
                     new += [e.fma(scale, vector, sums[len(lanes) * i + v]) for v, vector in enumerate(vectors)]
                 return [*new, e.at(a_j, column_step), e.at(b_j, b_step)]
 
+            offset = e.b.mul(offset, const(unit)) if unit > 1 else offset
             start = [e.at(a, e.b.mul(first, column_step)), e.at(b, offset)]
             return e.loop(length, [*sums, *start], step)[:-2]
 
@@ -67,7 +68,7 @@ def _panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, step
 
 
 def _panel(e: VectorBuilder, rows: int, lanes: range, c, bias, gate, terms, segments, steps) -> None:
-    sums = _panel_sums(e, rows, lanes, terms, segments, steps)
+    sums = panel_sums(e, rows, lanes, terms, segments, steps)
     (c, c_step), (relu, mask) = c, gate
     places = [e.at(e.b.mul(c_step, const(i)), lane) for i in range(rows) for lane in lanes]
     biases = [e.broadcast(e.at(bias, e.size * i)) for i in range(rows)]

@@ -36,8 +36,8 @@ def result_region(orders: Sequence[tuple[int, int]], i: int) -> str:
 class Lowered(BaseLowered[Layout, Emitter]):
     """A network on tiles of a known number of lanes: its emitters, the memory they need, and its passes."""
 
-    def __init__(self, plan: Plan, lanes: int):
-        super().__init__(Layout(plan, lanes), REGISTRY)
+    def __init__(self, plan: Plan, lanes: int, images: int):
+        super().__init__(Layout(plan, lanes, images), REGISTRY)
 
     @cached_property
     def normalisations(self) -> list[EmitBatchNorm]:

@@ -62,7 +62,9 @@ class EmitLinear(EmitProducts):
         per_block = BLOCK // layout.itemsize
         blocks = -(-op.fan // per_block)
         self.columns = (blocks | 1 if self.is_wide else blocks) * per_block
-        self.transposed = layout.buffer(self.columns, op.source.levels)
+        self.transposed = layout.buffer(op, self.columns, op.source.levels, after=self.is_wide)
+        if self.is_wide:
+            layout.lifetimes.note(op.delta, layout.lifetimes.end)
         self.wide_at: int | None = None
         if not self.is_wide:
             self.weight_piece = layout.tile_piece(self._padded_index(), op.adds_weight)
@@ -190,9 +192,9 @@ class EmitConv(EmitProducts):
         self.merged = (
             one_group and op.inputs < DOT_COLUMNS and op.geometry.padding == (0, 0) and op.geometry.dilation[1] == 1
         )
-        self.output_blocks = layout.buffer(op.y.rows) if one_group and op.pixels > 1 and op.fan > REGROUP else None
+        self.output_blocks = layout.buffer(op, op.y.rows) if one_group and op.pixels > 1 and op.fan > REGROUP else None
         self.input_blocks = (
-            layout.buffer(x.rows, x.levels) if one_group and op.image_pixels > 1 and not self.merged else None
+            layout.buffer(op, x.rows, x.levels) if one_group and op.image_pixels > 1 and not self.merged else None
         )
         index = op.weight_index().transpose(0, 2, 3, 1).ravel()  # D[group][(tap, channel), row]
         self.weight_piece = layout.tile_piece(index, op.adds_weight)
@@ -242,6 +244,6 @@ class EmitConv(EmitProducts):
             (bilinear.regroup_outputs, self.output_blocks, op.delta, op.pixels, op.rows),
             (bilinear.regroup_inputs, self.input_blocks, x.buffer, op.image_pixels, op.inputs),
         ):
-            if blocks is not None and k in blocks.start:
+            if blocks is not None and k in blocks.orders:
                 y, x_k = layout.rows(blocks, k), layout.rows(buffer, k)
                 code.tile(kernel, y=y, x=x_k, pixels=pixels, rows=rows, lane_bytes=layout.lane_bytes)

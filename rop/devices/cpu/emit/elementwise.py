@@ -15,7 +15,8 @@ class EmitActivation(Emitter):
     operation: Activation
 
     def reserve(self) -> None:
-        self.derivatives = [self.layout.buffer(self.operation.y.rows, (0,)) for _ in range(3)]
+        y = self.operation.y
+        self.derivatives = [self.layout.buffer(self.operation, y.rows, (0,), y.buffer.pixels) for _ in range(3)]
 
     def _derivatives(self) -> tuple[Ref, ...]:
         return tuple(self.layout.rows(buffer, 0) for buffer in self.derivatives)

@@ -24,7 +24,7 @@ class EmitLoss(Emitter):
         raise NotImplementedError
 
     def reserve(self) -> None:
-        self.weights = self.layout.buffer(self.operation.x[0].pixels, (0,))
+        self.weights = self.layout.buffer(self.operation, self.operation.x[0].pixels, (0,))
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout

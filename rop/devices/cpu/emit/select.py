@@ -45,7 +45,7 @@ class EmitMaxPool(EmitWindows):
     operation: MaxPool
 
     def reserve(self) -> None:
-        self.chosen = self.layout.buffer(self.operation.y.rows, (0,))
+        self.chosen = self.layout.buffer(self.operation, self.operation.y.rows, (0,), self.operation.y.buffer.pixels)
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self.operation.geometry.triples()
