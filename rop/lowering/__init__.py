@@ -1,7 +1,7 @@
 """From a graph to operations: what is computed, in which order and where the rows of values lie, on any device.
 
 ``outline`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU is fused into
-the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow.
+the operation before it): which values it reads and gives, which orders of them are not zero, where gradients flow.
 Nothing here knows a device or a kernel. The devices make instructions of the operations, order by order
 (rop/devices/<device>/emit): order k reads orders ≤ k and writes order k.
 

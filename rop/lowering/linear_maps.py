@@ -11,8 +11,9 @@ from rop.layers import AdaptiveAvgPool2d, Add, AvgPool2d, Concat, Flatten, Ident
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry, adaptive_pairs
 from rop.lowering.plan import Operation, Plan
+from rop.lowering.rectified import Rectifiable
 from rop.lowering.registry import lowers
-from rop.lowering.values import Value
+from rop.lowering.values import Buffer, Value
 
 
 class Windows(Operation):
@@ -73,7 +74,7 @@ class PermuteOperation(Operation):
         self.y = plan.value((x.rows,), x.levels, x.needs_gradient)
 
 
-class Sum(Operation):
+class Sum(Rectifiable):
     """Add: its gradient is that of every input, so they share it."""
 
     def __init__(self, plan: Plan, inputs: list[Value]):
@@ -81,10 +82,11 @@ class Sum(Operation):
         self.y = plan.like(inputs[0], frozenset().union(*(x.levels for x in inputs)))
         self.y.needs_gradient = any(x.needs_gradient for x in inputs)
 
-    def plan_gradients(self, plan: Plan) -> None:
-        for x in self.x:
-            if x.needs_gradient:
-                x.flow.gradients.append((self.g, False))
+    def claim(self, plan: Plan, x: Value) -> Buffer | None:
+        if not x.needs_gradient:
+            return None
+        x.flow.gradients.append((self.delta, False))
+        return self.delta
 
 
 class Concatenation(Operation):

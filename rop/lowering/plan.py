@@ -145,7 +145,7 @@ class Operation:
         flow = self.y.flow
         own = [buffer for buffer, mine in flow.gradients if mine]
         if len(flow.gradients) == 1:
-            flow.total = flow.gradients[0][0]
+            flow.total, flow.is_shared = flow.gradients[0][0], not own
         else:
             flow.total = own[0] if own else plan.buffer(self.y.rows)
         self.plan_gradients(plan)
