@@ -61,6 +61,7 @@ def draw_everything() -> set[str]:
         flattened_nets,
         large_cnns,
         mlps,
+        rectified_nets,
         wide_nets,
     )
     from tests.layers.test_layers import PLACES
@@ -74,6 +75,7 @@ def draw_everything() -> set[str]:
         dags(images=False),
         dags(images=True),
         flattened_nets(),
+        rectified_nets(),
         constant_nets(),
         wide_nets(),
         large_cnns(),

@@ -1,7 +1,7 @@
 """From a graph to operations: what is computed, in which order and where the rows of values lie, on any device.
 
 ``outline`` walks the graph once and makes an *operation* per node (several nodes may share one: a ReLU is fused into
-the product before it): which values it reads and gives, which orders of them are not zero, where gradients flow.
+the operation before it): which values it reads and gives, which orders of them are not zero, where gradients flow.
 Nothing here knows a device or a kernel. The devices make instructions of the operations, order by order
 (rop/devices/<device>/emit): order k reads orders ≤ k and writes order k.
 
@@ -18,7 +18,7 @@ from rop.layers import Loss
 from rop.layers.base import Shape
 from rop.layers.kinds import kind_of
 from rop.lowering.data import data
-from rop.lowering.linear_maps import in_order
+from rop.lowering.linear_maps import with_sample_lanes
 from rop.lowering.loss import LossOperation, loss_kind
 from rop.lowering.plan import Operation, Plan
 from rop.lowering.registry import LOWERINGS, import_families, lowers
@@ -49,7 +49,7 @@ def outline(
     plan = Plan(graph, input_shape, training, loss is not None, dtype, pixel_lanes)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)
-    plan.output = in_order(plan, plan.values[graph.output])
+    plan.output = with_sample_lanes(plan, plan.values[graph.output])
     if loss is not None:
         plan.operations.append(LossOperation(plan, loss, plan.output))
         for operation in reversed(plan.operations):

@@ -5,18 +5,18 @@ from __future__ import annotations
 from rop.graph import Node
 from rop.layers.batchnorm import BatchNorm
 from rop.lowering.linear_maps import in_order
-from rop.lowering.plan import Operation, Plan
+from rop.lowering.plan import Plan
+from rop.lowering.rectified import Rectifiable
 from rop.lowering.registry import lowers
 from rop.lowering.values import ORDERS, Value
 
 
-class BatchNormOperation(Operation):
+class BatchNormOperation(Rectifiable):
     """Batch normalisation: in training mode its sums run over the whole batch, so it cuts a pass into stages."""
-
-    keeps_output = False
 
     def __init__(self, plan: Plan, layer: BatchNorm, x: Value):
         self.layer = layer
+        self.can_add = plan.pixel_lanes
         self.reads(x)
         moving = x.levels & {1, 2} or layer.affine
         self.y = plan.value(x.shape, frozenset(ORDERS) if moving else frozenset({0}), x.needs_gradient or layer.affine)

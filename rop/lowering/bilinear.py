@@ -10,21 +10,21 @@ from rop.graph import Node
 from rop.layers import Conv2d, Linear
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry
-from rop.lowering.plan import Operation, Plan
+from rop.lowering.plan import Plan
+from rop.lowering.rectified import Rectifiable
 from rop.lowering.registry import lowers
-from rop.lowering.values import Buffer, Value
+from rop.lowering.values import Value
 
 WEIGHT_ORDERS = (0, 1)  # w(t) = w + t v: the parameters have no order 2
 
 
-class Products(Operation):
-    """What Linear and Conv2d have in common: y = W x + b at every pixel, and a ReLU fused into it."""
+class Products(Rectifiable):
+    """What Linear and Conv2d have in common: y = W x + b at every pixel."""
 
     layer: Linear | Conv2d
     rows: int  # outputs and inputs (of a pixel); set by Linear and Conv2d
     inputs: int
     groups = 1
-    delta: Buffer  # the gradient of y before the fused ReLU; g itself where there is no mask to apply
 
     def __init__(self, plan: Plan, layer: Linear | Conv2d, x: Value, shape: Shape, geometry: Geometry):
         self.layer, self.source, self.geometry = layer, x, geometry
@@ -36,7 +36,6 @@ class Products(Operation):
         self.weight_at = plan.graph.offset(layer, "weight")
         self.bias_at = plan.graph.offset(layer, "bias") if layer.bias else None
         self.y = plan.value(shape, frozenset({0, 1} | ({2} if x.levels & {1, 2} else set())), True)
-        self.relu = False  # set when a ReLU is fused into this product
         self.tied = sum(other.layer is layer for other in plan.graph.nodes) > 1
         self.adds_weight = self.adds_bias = False  # whether a gradient is added to that of another use
 
@@ -48,17 +47,8 @@ class Products(Operation):
             index = index[..., np.argsort(self.source.row_order)]
         return index
 
-    @property
-    def keeps_output(self) -> bool:  # type: ignore[override]
-        """The fused ReLU is off where y is not positive."""
-        return self.relu
-
-    def gradients_read(self) -> list[Buffer]:
-        return [self.g, self.delta]
-
     def plan_gradients(self, plan: Plan) -> None:
         super().plan_gradients(plan)
-        self.delta = plan.rows_like(self.y) if self.relu and not self.y.flow.masked_by_user else self.g
         self.adds_weight = not plan.first_use(self.layer, "weight")
         self.adds_bias = not plan.first_use(self.layer, "bias")
 
@@ -79,6 +69,7 @@ class ConvProducts(Products):
     layer: Conv2d
 
     def __init__(self, plan: Plan, node: Node, layer: Conv2d, x: Value):
+        self.can_add = plan.pixel_lanes
         self.rows, self.inputs, self.groups = layer.out_channels, layer.in_channels, layer.groups
         shape = plan.shapes[node]
         padding = (layer.padding[0] - x.border[0], layer.padding[1] - x.border[1])

@@ -11,8 +11,9 @@ from rop.layers import AdaptiveAvgPool2d, Add, AvgPool2d, Concat, Flatten, Ident
 from rop.layers.base import Shape
 from rop.lowering.geometry import Geometry, adaptive_pairs
 from rop.lowering.plan import Operation, Plan
+from rop.lowering.rectified import Rectifiable
 from rop.lowering.registry import lowers
-from rop.lowering.values import Value
+from rop.lowering.values import Buffer, Value
 
 
 class LinearMap(Operation):
@@ -79,27 +80,57 @@ class PermuteOperation(LinearMap):
         self.y = plan.value((x.rows,), x.levels, x.needs_gradient)
 
 
-class Sum(LinearMap):
+class Sum(Rectifiable):
     """Add: its gradient is that of every input, so they share it."""
+
+    keeps_inputs = keeps_gradient = False
 
     def __init__(self, plan: Plan, inputs: list[Value]):
         self.reads(*inputs)
         self.y = plan.like(inputs[0], frozenset().union(*(x.levels for x in inputs)))
         self.y.needs_gradient = any(x.needs_gradient for x in inputs)
 
-    def plan_gradients(self, plan: Plan) -> None:
-        for x in self.x:
-            if x.needs_gradient:
-                x.flow.gradients.append((self.g, False))
+    def claim(self, plan: Plan, x: Value) -> Buffer | None:
+        if not x.needs_gradient:
+            return None
+        x.flow.gradients.append((self.delta, False))
+        return self.delta
 
 
 class Concatenation(LinearMap):
-    """Concat: channels side by side in each pixel."""
+    """Concat: channels side by side in each pixel. On pixel lanes they are rows one after the other, so that inputs can
+    be rows of y from the start, and their gradients rows of y's."""
 
     def __init__(self, plan: Plan, node: Node, inputs: list[Value]):
         self.reads(*inputs)
         levels: frozenset[int] = frozenset().union(*(x.levels for x in inputs))
         self.y = plan.value(plan.shapes[node], levels, any(x.needs_gradient for x in inputs))
+        self.inside = [False] * len(inputs)  # which inputs are rows of y
+        if plan.pixel_lanes:
+            self._place_inputs()
+
+    def _place_inputs(self) -> None:
+        """Makes whole buffers that consist of one or more inputs, in their order, rows of y."""
+        buffers = [x.buffer for x in self.x]
+        i = 0
+        while i < len(buffers):
+            whole, _ = buffers[i].whole()
+            end, rows = i, 0
+            while end < len(buffers) and rows < whole.rows and buffers[end].whole() == (whole, rows):
+                rows += buffers[end].rows
+                end += 1
+            fits = whole.pixels == self.y.buffer.pixels and whole.orders == self.y.buffer.orders
+            if rows == whole.rows and fits and whole is not self.y.buffer:
+                whole.inside = (self.y.buffer, sum(buffer.rows for buffer in buffers[:i]))
+                self.inside[i:end] = [True] * (end - i)
+            i = max(end, i + 1)
+
+    def plan_gradients(self, plan: Plan) -> None:
+        self.h = []
+        for (first, x), inside in zip(self.parts(), self.inside, strict=True):
+            if inside and x.needs_gradient:
+                x.flow.gradients.append((self.g.part(first, x.rows), not self.y.flow.is_shared))
+            self.h = [*self.h, None if inside else self.claim(plan, x)]
 
     def parts(self) -> list[tuple[int, Value]]:
         """First channel in y, and input."""
@@ -107,9 +138,29 @@ class Concatenation(LinearMap):
         return [(sum(sizes[:i]), x) for i, x in enumerate(self.x)]
 
 
+class ToSamples(LinearMap):
+    """Brings a map from pixel lanes to rows with a lane for each sample: (pixel, channel), or the user's order of
+    features."""
+
+    def __init__(self, plan: Plan, x: Value, flat: bool):
+        self.reads(x)
+        pixels = x.buffer.pixels
+        buffer = plan.buffer(x.rows * pixels, x.levels)
+        if flat:
+            self.y = Value((x.rows * pixels,), x.levels, x.needs_gradient, buffer, 1, x.rows * pixels)
+        else:
+            self.y = Value(x.shape, x.levels, x.needs_gradient, buffer, pixels, x.channels)
+        self.row_steps = (pixels, 1) if flat else (1, x.channels)  # rows of y from channel to channel, pixel to pixel
+
+
 def in_order(plan: Plan, value: Value) -> Value:
     """The value with its rows in the user's order."""
     return value if value.row_order is None else plan.add(PermuteOperation(plan, value))
+
+
+def with_sample_lanes(plan: Plan, value: Value) -> Value:
+    """The value with a lane for each sample, as losses read it."""
+    return plan.add(ToSamples(plan, value, flat=False)) if value.buffer.pixels > 1 else in_order(plan, value)
 
 
 @lowers(AvgPool2d, AdaptiveAvgPool2d)
@@ -128,6 +179,8 @@ def lower_identity(plan: Plan, node: Node, layer: Identity, inputs: list[Value])
 def lower_flatten(plan: Plan, node: Node, layer: Flatten, inputs: list[Value]) -> Value:
     """The same rows seen as features; channels and pixels are in the other order than the user's."""
     (x,) = inputs
+    if x.buffer.pixels > 1:
+        return plan.add(ToSamples(plan, x, flat=True))
     order = x.row_order
     if x.pixels > 1 and x.channels > 1:
         order = np.arange(x.rows).reshape(x.pixels, x.channels).T.ravel()

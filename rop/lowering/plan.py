@@ -127,6 +127,8 @@ class Operation:
     # What is read after the forward pass of its order, in the backward pass or at higher orders: x, y and the gradient
     # of y. The memory of all else can be used again at once.
     keeps_inputs = keeps_output = keeps_gradient = True
+    can_add = False  # whether it can add the gradient of an x to what another use of x has written
+    adds: Sequence[bool] = ()  # whether it does, for each x
 
     @property
     def kind(self) -> type:
@@ -146,19 +148,25 @@ class Operation:
         flow = self.y.flow
         own = [buffer for buffer, mine in flow.gradients if mine]
         if len(flow.gradients) == 1:
-            flow.total = flow.gradients[0][0]
+            flow.total, flow.is_shared = flow.gradients[0][0], not own
         else:
             flow.total = own[0] if own else plan.rows_like(self.y)
         self.plan_gradients(plan)
 
     def plan_gradients(self, plan: Plan) -> None:
         """Decides where the gradient of each x goes; by default a buffer of its own."""
+        before = [self.can_add and any(mine for _, mine in x.flow.gradients) for x in self.x]
         self.h = [self.claim(plan, x) for x in self.x]
+        self.adds = before
 
     def claim(self, plan: Plan, x: Value) -> Buffer | None:
-        """A buffer for the gradient of x by this use, if it needs one."""
+        """A buffer for the gradient of x by this use, if it needs one: one that may be added to, if there is one and
+        the operation can add."""
         if not x.needs_gradient:
             return None
+        written = [buffer for buffer, mine in x.flow.gradients if mine]
+        if self.can_add and written:
+            return written[0]
         buffer = plan.rows_like(x)
         x.flow.gradients.append((buffer, True))
         return buffer

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rop.graph import Node
 from rop.layers import MaxPool2d, ReLU
 from rop.layers.relu import Rectifier
-from rop.lowering.bilinear import Products
 from rop.lowering.linear_maps import Windows, window_geometry
 from rop.lowering.plan import Operation, Plan
+from rop.lowering.rectified import Rectifiable
 from rop.lowering.registry import lowers
 from rop.lowering.values import Value
 
@@ -40,13 +40,13 @@ def lower_max_pool(plan: Plan, node: Node, layer: MaxPool2d, inputs: list[Value]
 
 @lowers(Rectifier)
 def lower_rectifier(plan: Plan, node: Node, layer: Rectifier, inputs: list[Value]) -> Value:
-    """A ReLU is fused into the max pooling after it or the product before it, where it has no other neighbour."""
+    """A ReLU is fused into the max pooling after it or the operation before it, where it has no other neighbour."""
     (x,) = inputs
     if isinstance(layer, ReLU):
         if isinstance(plan.only_user(node), MaxPool2d):
             plan.into_pool.add(node)
             return x
-        if isinstance(x.producer, Products) and plan.used_once(node.inputs[0]):
-            x.producer.relu = x.flow.rectified = True
+        if isinstance(x.producer, Rectifiable) and plan.used_once(node.inputs[0]):
+            x.producer.rectify()
             return x
     return plan.add(Rectify(plan, layer, x))

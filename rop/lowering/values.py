@@ -55,7 +55,8 @@ class Flow:
     product_uses: int = 0
     gradients: list[tuple[Buffer, bool]] = field(default_factory=list)  # and whether it may be added to
     total: Buffer | None = None
-    rectified: bool = False  # a ReLU was fused into the product that made the value
+    is_shared: bool = False  # the rows of the total are the gradient of another value, too
+    rectified: bool = False  # a ReLU was fused into the operation that made the value
 
     @property
     def masked_by_user(self) -> bool:

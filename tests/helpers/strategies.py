@@ -19,6 +19,7 @@ from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES
 from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
 from rop.kernels.cpu.transfer import LONG
 from rop.kernels.cpu.vector import BLOCK
+from tests.helpers import rectified
 from tests.helpers.zoo import Shape
 
 seeds = st.integers(0, 2**16)
@@ -142,6 +143,19 @@ def flattened_nets(draw: st.DrawFn) -> Problem:
     if draw(st.booleans()) or width < 2:
         flat, width = rop.Linear(width, classes)(flat), classes
     return Problem(rop.Graph(x, flat), (1, side, side), width, 5)
+
+
+@st.composite
+def rectified_nets(draw: st.DrawFn) -> Problem:
+    """A ReLU behind a product, a batchnorm or a sum, with one to three uses, and perhaps one of the value before it."""
+    channels, height, width = (draw(st.integers(1, 4)) for _ in range(3))
+    uses = draw(st.lists(st.sampled_from(list(rectified.USES)), min_size=1, max_size=3))
+    before, seen = draw(st.sampled_from(list(rectified.BEFORE))), draw(st.booleans())
+    features = rectified.around(rop.ReLU(), before, uses, seen, channels)
+    classes = draw(st.integers(2, 4))
+    total = (len(uses) + seen) * channels * height * width
+    net = rop.Sequential(features, rop.Flatten(), rop.Linear(total, classes))
+    return Problem(net, (rectified.DATA, height, width), classes, 5)
 
 
 @st.composite

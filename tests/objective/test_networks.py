@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import rop
 from tests.helpers.checker import check
-from tests.helpers.strategies import Problem, batch_sizes, cnns, dags, mlps, seeds
-from tests.helpers.zoo import dense, drawn_state, forest, labels, normal, residual, usps, wide
+from tests.helpers.rectified import BEFORE, DATA, USES, around
+from tests.helpers.strategies import Problem, batch_sizes, cnns, dags, mlps, rectified_nets, seeds
+from tests.helpers.zoo import dense, direction, drawn_state, forest, labels, normal, point, residual, usps, wide
 
 both_precisions = pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
 
@@ -59,6 +60,13 @@ def test_graphs_on_images(problem: Problem, batch: int, seed: int, dtype: Any) -
 @given(problem=mlps(batchnorm=True) | cnns(batchnorm=True), data=st.data(), training=st.booleans(), seed=seeds)
 def test_networks_with_batchnorm(problem: Problem, data: st.DataObject, training: bool, seed: int, dtype: Any) -> None:
     """Batchnorm after every linear or convolution layer, in both modes."""
+    check_problem(problem, data.draw(batch_sizes(problem.least_batch)), seed, dtype, training)
+
+
+@both_precisions
+@given(problem=rectified_nets(), data=st.data(), training=st.booleans(), seed=seeds)
+def test_networks_around_a_relu(problem: Problem, data: st.DataObject, training: bool, seed: int, dtype: Any) -> None:
+    """A ReLU between any two operations, with one or several uses, in both modes of batchnorm."""
     check_problem(problem, data.draw(batch_sizes(problem.least_batch)), seed, dtype, training)
 
 
@@ -215,8 +223,8 @@ def test_deep_network(dtype: Any) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------
-# neighbours: the engine joins layers (ReLU with the product before it or the pooling after it) and sees a flattened
-# image and the image as the same rows; another use of a value in between must notice nothing
+# neighbours: the engine joins layers (ReLU with the product, batchnorm or sum before it, or the pooling after it) and
+# sees a flattened image and the image as the same rows; another use of a value in between must notice nothing
 # ---------------------------------------------------------------------------------------------------------------
 
 Nodes = Callable[[Any], Any]
@@ -291,3 +299,21 @@ def test_joined_layers_leave_other_uses_alone(name: str, dtype: Any) -> None:
     features = rop.Graph(x, values).shapes((2, 3, 4))[values][0]
     net = rop.Graph(x, rop.Linear(features, 3)(values))
     check(net, rop.CrossEntropy(), normal(0, (21, 2, 3, 4)), labels(0, (21,), 3), dtype)
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
+@pytest.mark.parametrize("seen", [False, True], ids=["unseen", "seen"])
+@pytest.mark.parametrize("uses", [*((use,) for use in USES), ("product", "sum"), ("sum", "average")], ids=" and ".join)
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_relu_between_any_two_operations(before: str, uses: tuple[str, ...], seen: bool, training: bool) -> None:
+    """In one pass of all orders, and order by order, where later passes read the masked gradients of earlier ones."""
+    net = around(rop.ReLU(), before, uses, seen, 3)
+    x, y = normal(0, (21, DATA, 4, 3)), normal(1, (21, 3 * (len(uses) + seen), 4, 3))
+    state = drawn_state(net, 0)
+    expected = check(net, rop.MSE(), x, y, training=training, state=state)
+    v = direction(net, 0)
+    p = rop.Objective(net, rop.MSE(), x, y, dtype=np.float64, training=training, state=state).at(point(net, 0))
+    for sign in (1, -1, 1):
+        np.testing.assert_allclose(p.hvp(sign * v), sign * expected.hvp, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(p.r2(v), expected.r2, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(p.grad, expected.grad, rtol=1e-8, atol=1e-9)

@@ -15,6 +15,7 @@ from rop.kernels.compile import Jet, Pair, algebra, formula, helper, itemsize, k
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.vector import number_in, peek
 from rop.layers import batchnorm as layer
+from rop.layers import relu as rectifier
 
 merged, centred = algebra(layer.merged), algebra(layer.centred)
 variance_0 = algebra(layer.variance_0)
@@ -32,6 +33,7 @@ cube_2 = algebra(layer.cube_2)
 output_0 = algebra(layer.output_0)
 output_1 = algebra(layer.output_1)
 output_2 = algebra(layer.output_2)
+rectified = algebra(rectifier.rectified)
 input_gradient_0 = algebra(layer.input_gradient_0)
 input_gradient_1 = algebra(layer.input_gradient_1)
 input_gradient_2 = algebra(layer.input_gradient_2)
@@ -199,30 +201,41 @@ def frozen(order, tables: Jet, channels, mean, variance, eps, gamma: Pair):
 
 
 # ------------------------------------------------------------------------------------------------------ the two passes
-# The loops read numbers term by term of their sums, highest order first: see the note in elementwise.py.
-@loop
-def _normalise_0(y, x0, m0, q0, beta):
+# The loops read numbers term by term of their sums, highest order first: see the note in elementwise.py. Each is
+# compiled twice: for a ReLU behind the map, with slope 0 where it is off, and with slope 1 for none; then no mask is
+# read.
+slope = 1.0
+
+
+def _order_0(y, x0, m0, q0, beta):
     for t in range(y.size):
-        y[t] = output_0(q0, centred(x0[t], m0), beta)
+        value = output_0(q0, centred(x0[t], m0), beta)
+        y[t] = rectified(value, value, real(slope))
 
 
-@loop
-def _normalise_1(y, x0, x1, m0, m1, q0, q1, beta):
+def _order_1(y, x0, x1, mask, m0, m1, q0, q1, beta):
     for t in range(y.size):
         c1, c0 = centred(x1[t], m1), centred(x0[t], m0)
-        y[t] = output_1(q0, q1, c0, c1, beta)
+        value = output_1(q0, q1, c0, c1, beta)
+        y[t] = rectified(value, mask[t], real(slope))
 
 
-@loop
-def _normalise_2(y, x0, x1, x2, m0, m1, m2, q0, q1, q2):
+def _order_2(y, x0, x1, x2, mask, m0, m1, m2, q0, q1, q2):
     for t in range(y.size):
         c2, c1, c0 = centred(x2[t], m2), centred(x1[t], m1), centred(x0[t], m0)
-        y[t] = output_2(q0, q1, q2, c0, c1, c2)
+        value = output_2(q0, q1, q2, c0, c1, c2)
+        y[t] = rectified(value, mask[t], real(slope))
+
+
+_normalise_0, _rectify_0 = loop(_order_0, slope=1.0), loop(_order_0, slope=0.0)
+_normalise_1, _rectify_1 = loop(_order_1, slope=1.0), loop(_order_1, slope=0.0)
+_normalise_2, _rectify_2 = loop(_order_2, slope=1.0), loop(_order_2, slope=0.0)
 
 
 @kernel
-def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes):
-    """Order k of y = q c + β; beta (channels,) is order k of β."""
+def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes, relu, mask):
+    """Order k of y = q c + β; beta (channels,) is order k of β. With ``relu`` negative results become 0; with ``mask``,
+    an array that lies like y, so do those where it is ≤ 0."""
     (x0, x1, x2), (table0, table1, table2) = x, tables
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     q0, q1, q2 = field(table0, SCALE, channels), field(table1, SCALE, channels), field(table2, SCALE, channels)
@@ -231,12 +244,19 @@ def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes):
         for c in range(channels):
             o = (p * channels + c) * lanes * itemsize
             target, a, b, d = reals(y + o, lanes), reals(x0 + o, lanes), reals(x1 + o, lanes), reals(x2 + o, lanes)
-            if order == 0:
+            gate = reals(mask + o, lanes)
+            if order == 0 and relu == 0:
                 _normalise_0(target, a, m0[c], q0[c], shift[c])
+            elif order == 0:
+                _rectify_0(target, a, m0[c], q0[c], shift[c])
+            elif order == 1 and mask == 0:
+                _normalise_1(target, a, b, a, m0[c], m1[c], q0[c], q1[c], shift[c])
             elif order == 1:
-                _normalise_1(target, a, b, m0[c], m1[c], q0[c], q1[c], shift[c])
+                _rectify_1(target, a, b, gate, m0[c], m1[c], q0[c], q1[c], shift[c])
+            elif mask == 0:
+                _normalise_2(target, a, b, d, a, m0[c], m1[c], m2[c], q0[c], q1[c], q2[c])
             else:
-                _normalise_2(target, a, b, d, m0[c], m1[c], m2[c], q0[c], q1[c], q2[c])
+                _rectify_2(target, a, b, d, gate, m0[c], m1[c], m2[c], q0[c], q1[c], q2[c])
 
 
 @kernel

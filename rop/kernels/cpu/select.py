@@ -32,11 +32,27 @@ def _rectify_self(y, x, slope):
         y[i] = rectified(x[i], x[i], slope)
 
 
+@loop
+def _rectify_in_place(y, x0, slope):
+    for i in range(y.size):
+        y[i] = rectified(y[i], x0[i], slope)
+
+
+@loop
+def _rectify_self_in_place(y, slope):
+    for i in range(y.size):
+        y[i] = rectified(y[i], y[i], slope)
+
+
 @kernel
 def rectify(y, x, mask, slope, count):
-    """y = φ x, all (count,); the slope φ is picked by ``mask``, which is order 0 of the layer's input. ``slope`` holds
-    the bits of the negative slope."""
-    if mask == x:
+    """y = φ x, all (count,); y may be x. The slope φ is picked by ``mask``, which is order 0 of the layer's input, or,
+    for a ReLU, of its output. ``slope`` holds the bits of the negative slope."""
+    if y == x and mask == x:
+        _rectify_self_in_place(reals(y, count), real(number_in(slope)))
+    elif y == x:
+        _rectify_in_place(reals(y, count), reals(mask, count), real(number_in(slope)))
+    elif mask == x:
         _rectify_self(reals(y, count), reals(x, count), real(number_in(slope)))
     else:
         _rectify(reals(y, count), reals(x, count), reals(mask, count), real(number_in(slope)))

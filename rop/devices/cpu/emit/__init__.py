@@ -17,6 +17,7 @@ from rop.devices.cpu.code import Code, Operand, Ref
 from rop.devices.cpu.emit.base import REGISTRY, SLICES, Emitter
 from rop.devices.cpu.emit.batchnorm import EmitBatchNorm
 from rop.devices.cpu.emit.linear_maps import add_uses
+from rop.devices.cpu.emit.rectified import rectify_gradient
 from rop.devices.cpu.memory import PIECE_KINDS, Layout, PieceKind, TilePiece
 from rop.devices.emission import BaseLowered
 from rop.kernels.cpu import memory
@@ -68,6 +69,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
                 emitter.forward(code, k, direction)
             for emitter in self.backwards() if self.plan.gradients else ():
                 add_uses(self.layout, code, emitter.operation, k)
+                rectify_gradient(self.layout, code, emitter.operation, k)
                 emitter.backward(code, k, direction)
             if code.wanted and at_once:
                 self._collect(code, k, direction, 0, Ref(result_region(orders, i), 0, 0))

@@ -109,6 +109,8 @@ class EmitBatchNorm(Emitter):
             pixels=op.y.pixels,
             channels=op.channels,
             lanes=layout.lanes,
+            relu=int(op.relu and k == 0),
+            mask=layout.rows(op.y.buffer, 0) if op.relu and k > 0 else 0,
         )
 
     def _statistics(self, code: Code, k: int, direction: int) -> None:
@@ -137,7 +139,7 @@ class EmitBatchNorm(Emitter):
         tables = self._tables(k, direction)
         inputs: dict[str, Operand] = {
             "x": layout.value(op.x[0], k),
-            "g": layout.jet(op.g, k),
+            "g": layout.jet(op.delta, k),
             "tables": tables,
             **self._sizes(),
         }

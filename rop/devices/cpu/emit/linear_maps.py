@@ -8,6 +8,7 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Ref
 from rop.devices.cpu.emit.base import Emitter, emits
+from rop.devices.cpu.emit.rectified import rectify
 from rop.devices.cpu.memory import Layout
 from rop.kernels.cpu import linear_maps
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum, Windows
@@ -115,6 +116,8 @@ class EmitSum(Emitter):
         for i, x in enumerate(present):
             y, count = layout.rows(op.y.buffer, k), op.y.rows * layout.lanes
             copy_or_add(code, y, layout.rows(x.buffer, k), count, add=i > 0)
+        if op.relu and present:
+            rectify(layout, code, op, op.y.buffer, op.y.buffer, k)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         """Nothing to do: inputs share the gradient of y."""

@@ -10,7 +10,7 @@ from rop.devices.cpu.code import Code, Ref, Word
 from rop.devices.cpu.emit.base import Emitter
 from rop.devices.cpu.emit.panels import backward_panels, backward_segments, forward_panels, forward_segments
 from rop.devices.cpu.memory import ZEROS
-from rop.kernels.cpu import bilinear, select
+from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import IN_PANELS
 from rop.lowering.bilinear import WEIGHT_ORDERS, Products
 from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
@@ -99,15 +99,6 @@ class EmitProducts(Emitter):
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        if op.delta is not op.g:
-            code.tile(
-                select.rectify,
-                y=layout.rows(op.delta, k),
-                x=layout.rows(op.g, k),
-                mask=layout.rows(op.y.buffer, 0),
-                slope=0.0,
-                count=op.y.rows * layout.lanes,
-            )
         if op.bias_at is not None and code.wanted:
             code.tile(
                 bilinear.bias_gradient,

@@ -13,6 +13,7 @@ from rop.devices.cuda.code import Code
 from rop.devices.cuda.emit.base import REGISTRY, Emitter
 from rop.devices.cuda.emit.batchnorm import EmitBatchNorm
 from rop.devices.cuda.emit.linear_maps import add_uses
+from rop.devices.cuda.emit.rectified import rectify_gradient
 from rop.devices.cuda.memory import Layout
 from rop.devices.emission import BaseLowered
 from rop.errors import DeviceError
@@ -46,5 +47,6 @@ class Lowered(BaseLowered[Layout, Emitter]):
             emitter.forward(code)
         for emitter in self.backwards():
             add_uses(code, emitter.operation)
+            rectify_gradient(code, emitter.operation)
             emitter.backward(code)
         return code

@@ -6,6 +6,7 @@ from typing import Any
 
 from rop.devices.cuda.code import Code, Jet, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.emit.rectified import rectify
 from rop.kernels.cuda import batchnorm
 from rop.lowering.batchnorm import BatchNormOperation
 
@@ -71,13 +72,15 @@ class EmitBatchNorm(Emitter):
             **self.beta,
             **self.channels,
         )
+        if op.relu:
+            rectify(code, op, orders, y=code.value(op.y), x=code.value(op.y))
 
     def backward(self, code: Code) -> None:
         op = self.operation
         options: dict[str, Any] = {"orders": code.orders, "levels": code.levels(op.x[0])}
         inputs: dict[str, Any] = {
             "x": code.value(op.x[0]),
-            "g": code.jet(op.g),
+            "g": code.jet(op.delta),
             "table": self._tables(code),
             **self.samples,
             **self.channels,

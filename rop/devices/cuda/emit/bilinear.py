@@ -7,7 +7,7 @@ import numpy as np
 from rop.devices.cuda.code import Code, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.devices.cuda.memory import table
-from rop.kernels.cuda import bilinear, memory, select
+from rop.kernels.cuda import bilinear, memory
 from rop.lowering.bilinear import ConvProducts, LinearProducts, Products
 from rop.lowering.values import Buffer
 
@@ -86,14 +86,6 @@ class EmitProducts(Emitter):
 
     def backward(self, code: Code) -> None:
         op = self.operation
-        if op.delta is not op.g:
-            code.launch(
-                select.rectify(self.dtype, orders=code.orders),
-                y=code.jet(op.delta),
-                x=code.jet(op.g),
-                mask=code.rows(op.y.buffer, 0),
-                slope=0.0,
-            )
         if code.wanted:
             self._parameter_gradients(code)
         if op.h[0] is not None:

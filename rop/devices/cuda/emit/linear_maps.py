@@ -9,6 +9,7 @@ from numba import cuda
 
 from rop.devices.cuda.code import Code, Jet
 from rop.devices.cuda.emit.base import Emitter, emits
+from rop.devices.cuda.emit.rectified import rectify
 from rop.devices.cuda.memory import padded, table
 from rop.kernels.cuda import linear_maps
 from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum
@@ -122,6 +123,8 @@ class EmitSum(Emitter):
                     y=code.value(op.y),
                     x=code.value(x),
                 )
+        if op.relu and orders:
+            rectify(code, op, orders, y=code.value(op.y), x=code.value(op.y))
 
     def backward(self, code: Code) -> None:
         """Nothing to do: inputs share the gradient of y."""
