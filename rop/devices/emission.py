@@ -82,6 +82,11 @@ class BaseEmitter(Generic[LayoutOf]):
         self.plan, self.layout, self.operation = layout.plan, layout, operation
         self.reserve()
 
+    @classmethod
+    def version(cls, layout: LayoutOf) -> type[BaseEmitter[LayoutOf]]:
+        """The class that suits a layout."""
+        return cls
+
     def reserve(self) -> None:
         """Takes memory of the layout and makes tables; last operation first."""
 
@@ -139,7 +144,7 @@ class BaseLowered(Generic[LayoutOf, EmitterOf]):
         kind = self._registry.find(operation)
         if kind is None:
             raise self.missing(operation)
-        emitter: EmitterOf = kind(self.layout, operation)
+        emitter: EmitterOf = kind.version(self.layout)(self.layout, operation)
         return emitter
 
     def missing(self, operation: Operation) -> Exception:

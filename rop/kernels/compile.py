@@ -259,7 +259,9 @@ Derivatives: TypeAlias = tuple[int, int, int]  # the addresses of σ′, σ″ a
 Pair: TypeAlias = tuple[int, int]  # the addresses of orders 0 and 1 of parameters
 Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over orders: see gemm.py
 Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
-WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3}
+Extent: TypeAlias = tuple[int, int, int, int]  # how a value lies: pixels, channels, lanes of a row, bytes of a row
+Slice: TypeAlias = tuple[int, int]  # number of a slice, and into how many a kernel's work is divided
+WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2}
 
 KERNELS: dict[str, Kernel] = {}
 

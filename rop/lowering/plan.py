@@ -128,7 +128,7 @@ class Operation:
     # of y. The memory of all else can be used again at once.
     keeps_inputs = keeps_output = keeps_gradient = True
     can_add = False  # whether it can add the gradient of an x to what another use of x has written
-    adds: Sequence[bool] = ()  # whether it does, for each x
+    accumulates: Sequence[bool] = ()  # whether it does, for each x
 
     @property
     def kind(self) -> type:
@@ -157,7 +157,7 @@ class Operation:
         """Decides where the gradient of each x goes; by default a buffer of its own."""
         before = [self.can_add and any(mine for _, mine in x.flow.gradients) for x in self.x]
         self.h = [self.claim(plan, x) for x in self.x]
-        self.adds = before
+        self.accumulates = before
 
     def claim(self, plan: Plan, x: Value) -> Buffer | None:
         """A buffer for the gradient of x by this use, if it needs one: one that may be added to, if there is one and

@@ -19,6 +19,10 @@ from rop.kernels.compile import Kernel
 from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
 
 
+LEAST_SLICES, MOST_SLICES = 8, 64  # of the rows of an instruction; between them, as many as give slices of …
+SLICE_BYTES = 1 << 17  # … this size: the instructions of a stage find in the cache what the one before has read
+
+
 @dataclass(frozen=True)
 class Ref:
     """An address that is known later: ``offset`` bytes into a region, moving by ``step`` bytes per unit."""
@@ -48,22 +52,29 @@ class Stage:
     """Instructions that every unit runs, units in parallel; ``units`` TILES means as many as the chunk has tiles."""
 
     units: int
+    kind: str = ""  # the method of Code that made it: only its own kind may join
     instructions: list[Instruction] = field(default_factory=list)
 
 
 class Code:
-    """The instructions of one pass, in order. Neighbouring instructions for the same units share a stage."""
+    """The instructions of one pass, in order. Neighbouring instructions for the same units share a stage.
 
-    def __init__(self) -> None:
+    ``slices`` says that there is one tile, whose instructions are divided into slices of the rows for threads to share.
+    """
+
+    out: Ref  # where the parameters' gradient of the current order goes, if it is wanted
+
+    def __init__(self, slices: bool = False) -> None:
+        self.slices = slices
         self.stages: list[Stage] = []
         self.wanted = False  # whether the parameters' gradient of the current order is wanted,
         self.sums = 0  # and from which set of partial sums it will be collected
 
-    def _add(self, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
+    def _add(self, kind: str, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
         missing = set(kernel.operands) ^ set(operands)
         assert not missing, f"{kernel.name}: operands {sorted(missing)} do not match"
-        if not (join and self.stages and self.stages[-1].units == units):
-            self.stages.append(Stage(units))
+        if not (join and self.stages and (self.stages[-1].kind, self.stages[-1].units) == (kind, units)):
+            self.stages.append(Stage(units, kind))
         words: list[Word] = []
         for name, count in kernel.operands.items():
             operand = operands[name]
@@ -74,15 +85,28 @@ class Code:
 
     def tile(self, kernel: Kernel, **operands: Operand) -> None:
         """An instruction for every tile."""
-        self._add(TILES, kernel, operands, join=True)
+        self._add("tile", TILES, kernel, operands, join=True)
 
     def once(self, kernel: Kernel, **operands: Operand) -> None:
         """An instruction for the batch as a whole, after all tiles have come so far."""
-        self._add(1, kernel, operands, join=True)
+        self._add("once", 1, kernel, operands, join=True)
+
+    def rows(self, kernel: Kernel, rows: int, size: int, follows: bool = False, **operands: Operand) -> None:
+        """An instruction on some rows, of ``size`` bytes each: for every tile, or for slices of the rows. With
+        ``follows`` every slice reads only what the same slice of the instruction before it has written."""
+        if not self.slices:
+            self.tile(kernel, part=(0, 1), **operands)
+            return
+        parts = min(rows, MOST_SLICES, max(LEAST_SLICES, rows * size // SLICE_BYTES))
+        self._add("rows", parts, kernel, {"part": (Ref("number", 0, 1), parts), **operands}, join=follows)
+
+    def alone(self, units: int, kernel: Kernel, **operands: Operand) -> None:
+        """An instruction with units and a stage of its own."""
+        self._add("alone", units, kernel, operands, join=False)
 
     def split(self, units: int, kernel: Kernel, **operands: Operand) -> None:
         """An instruction divided into units of its own."""
-        self._add(units, kernel, operands, join=units > 1)
+        self._add("split", units, kernel, operands, join=units > 1)
 
     def barrier(self) -> None:
         """What follows starts a stage of its own."""
@@ -104,13 +128,14 @@ class Region:
     whole: bool = False
 
 
-def _table_row(values: Iterable[Word], regions: dict[str, Region]) -> np.ndarray:
-    """Base, step per unit and step per chunk of each word."""
+def _table_row(values: Iterable[Word], regions: dict[str, Region], slices: bool) -> np.ndarray:
+    """Base, step per unit and step per chunk of each word. Units that are slices are in the same tile."""
     words = np.zeros((3, OPERANDS), np.int64)
     for i, value in enumerate(values):
         if isinstance(value, Ref):
             region = regions[value.region]
-            step = region.step if value.step is None else value.step
+            own = 0 if slices else region.step
+            step = own if value.step is None else value.step
             words[:, i] = region.address + value.offset, step, region.step if region.whole else 0
         elif isinstance(value, float):
             words[0, i] = struct.unpack("<q", struct.pack("<d", value))[0]
@@ -133,7 +158,7 @@ class Bound:
             self.stages[s] = row, row + len(stage.instructions), stage.units
             for instruction in stage.instructions:
                 self.table[row, 0] = instruction.kernel.address(dtype)
-                self.table[row, 1:] = _table_row(instruction.words, regions).ravel()
+                self.table[row, 1:] = _table_row(instruction.words, regions, code.slices).ravel()
                 for i, word in enumerate(instruction.words):
                     if isinstance(word, Ref):
                         self._moving.setdefault(word.region, []).append((row, i, word.offset))

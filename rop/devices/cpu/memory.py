@@ -31,6 +31,11 @@ REGIONS = (
     "sums",  # sums per channel of a tile
     "totals",  # sums per channel of the batch
     "state",  # running statistics
+    "strips",  # what the units of a product on pixel lanes have packed
+    "turned0",  # orders 0, 1 and 2 of a map on pixel lanes, turned for the gradient of weights
+    "turned1",
+    "turned2",
+    "gradient",  # sums of a weight gradient before they come to their places
 )
 SCRATCH_ROWS = 3  # rows of a tile that a kernel may use while it runs
 RUN_LENGTH_WORTH_MOVING = 8  # mean length from which it pays to move runs of w instead of single numbers
@@ -150,6 +155,10 @@ class Layout(BaseLayout):
             self.gaps[region].append((super().reserve(region, guard.NUMBERS), guard.NUMBERS))
         return start
 
+    def need_room(self, region: str, count: int) -> None:
+        """Makes a region large enough for numbers that one operation needs for a while; all use the same memory."""
+        self.sizes[region] = max(self.sizes[region], count)
+
     def pack(self, index: list[np.ndarray]) -> int:
         """Reserves the numbers of w at these positions, which are packed together with those of all other layers;
         returns where they start."""
@@ -193,6 +202,11 @@ class Layout(BaseLayout):
         """Guard zones in a tile's partial sums, one after each piece: start and length."""
         sizes = [part.size for kind in PIECE_KINDS for part in self.tile_index[kind]]
         return [(int(end) - guard.NUMBERS, guard.NUMBERS) for end in np.cumsum(sizes, dtype=int)[1::2]]
+
+    @property
+    def longest_row(self) -> int:
+        """Numbers of the longest row."""
+        return max(self.row_size(value.buffer) for value in self.plan.values.values()) // self.itemsize
 
     @property
     def zero_bytes(self) -> int:

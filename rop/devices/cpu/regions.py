@@ -15,7 +15,8 @@ from rop.lowering import ORDERS
 
 # What a pass writes before it reads, by the start of the name.
 WRITTEN_FIRST = (
-    "plane", "partial", "packed", "panels", "channels", "out", "energy", "sums", "batch", "totals", "scratch",
+    "plane", "partial", "packed", "panels", "channels", "out", "energy", "sums", "batch", "totals", "scratch", "mask",
+    "strips", "turned", "gradient",
 )  # fmt: skip
 FROM_THE_BATCH = ("x", "samples", "labels", "dense", "weight", "outputs")  # arrays whose addresses change
 
@@ -62,15 +63,17 @@ class Regions:
         self.table["partial_step"] = Region(self._partial_step)
         self.table["sums_step"] = Region(sums_step)
         self._add("sums", chunk * sums_step // 8, np.float64, sums_step)
-        scratch = chunk * SCRATCH_ROWS * layout.lanes
-        self._add("scratch", scratch, layout.dtype, SCRATCH_ROWS * layout.lane_bytes)
-        for name, kind in (("batch", layout.dtype), ("totals", np.float64), ("state", layout.dtype)):
-            self._add(name, layout.sizes[name], kind)
+        self._add("scratch", chunk * SCRATCH_ROWS * layout.longest_row, layout.dtype, SCRATCH_ROWS * layout.longest_row * layout.itemsize)
+        self._add("mask", chunk * layout.lanes, layout.dtype, layout.lane_bytes)
+        for name in ("batch", "state", "strips", "turned0", "turned1", "turned2", "gradient"):
+            self._add(name, layout.sizes[name], layout.dtype)
+        self._add("totals", layout.sizes["totals"], np.float64)
 
     def _add_constants(self) -> None:
         layout, stride = self.layout, self.tiling.stride
         self._add("zeros", layout.zero_bytes // layout.itemsize, layout.dtype)
-        self._add("ones", max((n.channels for n in layout.plan.normalisations), default=1), layout.dtype)[:] = 1
+        most = max((n.channels for n in layout.plan.normalisations), default=1)
+        self._add("ones", max(most, layout.longest_row), layout.dtype)[:] = 1
         self._add("tile_count", 1, np.int64)
         self._add("scale", 1, np.float64)
         tile = np.arange(self.tiling.chunk, dtype=np.int64)

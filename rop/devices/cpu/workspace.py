@@ -8,6 +8,7 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,8 @@ def choose_lanes(plan: Plan, batch: int) -> int:
     """Tile size. Images fill the cache with few lanes: what a micro-kernel takes at a time; of small vectors a tile
     takes more, as long as several tiles are left for threads."""
     least = LANES[0]
+    if plan.pixel_lanes:
+        return -(-batch // least) * least
     if any(value.pixels > 1 for value in plan.values.values()):
         return max(least, SPAN // plan.itemsize) if batch > least else least
     return next((lanes for lanes in reversed(LANES) if batch > lanes), least)
@@ -96,7 +99,8 @@ class CpuWorkspace(Workspace):
         one_chunk: bool = False,
     ) -> CpuWorkspace:
         """The workspace of a network."""
-        return cls(outline(net, shape, training, loss, dtype), batch, memory_limit, one_chunk)
+        pixel_lanes = os.environ.get("ROP_LAYOUT") == "pixels"
+        return cls(outline(net, shape, training, loss, dtype, pixel_lanes), batch, memory_limit, one_chunk)
 
     def _ensure_compiled(self, training: bool) -> None:
         """Asks for all that this network may run, at all orders, at once: children compile in parallel what is missing

@@ -2,17 +2,19 @@
 
 Each node has, per order, a *channel table* (FIELDS, channels): the jets of the mean m, of r, q = γ r, t = q r², and of
 a and b of the backward pass. Tiles add up their share of the sums (in float64), one unit combines the shares into the
-tables, and tiles apply them. Padding lanes are left out of sums and get gradient 0. Evaluation mode fills the tables
+tables, and tiles apply them. A kernel's work can be divided into slices of the channels. Padding lanes, where ``mask``
+is 0, are left out of sums and get gradient 0. Evaluation mode fills the tables
 from running statistics instead, with a = b = 0; the rest is the same. The formulas are those of
 rop/layers/batchnorm.py.
 
-    x_k, g_k, y, h   (pixel, channel, lane)      table_k   (FIELDS, channels)      sums   (channels, SUMS) float64
+    x_k, g_k, y, h   (pixel, channel, lane), as an Extent says      mask   (lane,)
+    table_k   (FIELDS, channels)                                      sums   (channels, SUMS) float64
 """
 
 from __future__ import annotations
 
-from rop.kernels.compile import Jet, Pair, algebra, formula, helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.memory import doubles, integers, reals
+from rop.kernels.compile import Extent, Jet, Pair, Slice, algebra, formula, helper, itemsize, kernel, loop, real
+from rop.kernels.cpu.memory import bounds_of, doubles, reals
 from rop.kernels.cpu.vector import number_in, peek
 from rop.layers import batchnorm as layer
 from rop.layers import relu as rectifier
@@ -42,6 +44,7 @@ input_gradient_2 = algebra(layer.input_gradient_2)
 MEAN, ROOT, SCALE, CUBE, SHIFT, SLOPE, VARIANCE, COUNT = range(8)
 FIELDS = 8
 SUMS = 3  # float64 per channel and tile
+PIECE = 1024  # lanes that are summed in the engine's precision; pieces are added up in float64
 
 
 @helper
@@ -51,13 +54,11 @@ def field(table, which, channels):
 
 
 @helper
-def valid_lanes(mask, samples):
-    """mask (lanes,) = 1, or 0 for padding; returns the number of samples."""
-    sample = integers(samples, mask.size)
+def counted(mask):
+    """The number of lanes that are not padding."""
     count = 0
     for t in range(mask.size):
-        mask[t] = real(1) if sample[t] >= 0 else real(0)
-        count += 1 if sample[t] >= 0 else 0
+        count += 1 if mask[t] != 0 else 0
     return count
 
 
@@ -89,46 +90,78 @@ def _masked_square(x, a, mask):
 
 
 # ----------------------------------------------------------------------------------------------------------- statistics
+@helper
+def _row_sum(x, mask, lanes):
+    """Σ x of a row, in float64 over pieces."""
+    total = 0.0
+    for t in range(0, lanes, PIECE):
+        n = min(PIECE, lanes - t)
+        total += _masked_sum(reals(x + t * itemsize, n), reals(mask + t * itemsize, n))
+    return total
+
+
+@helper
+def _row_square(x, a, mask, lanes):
+    """Σ (x − a)² of a row."""
+    total = 0.0
+    for t in range(0, lanes, PIECE):
+        n = min(PIECE, lanes - t)
+        total += _masked_square(reals(x + t * itemsize, n), a, reals(mask + t * itemsize, n))
+    return total
+
+
+@helper
+def _row_product(x, y, a, b, mask, lanes):
+    """Σ (x − a)(y − b) of a row."""
+    total = 0.0
+    for t in range(0, lanes, PIECE):
+        n, o = min(PIECE, lanes - t), t * itemsize
+        total += _masked_product(reals(x + o, n), reals(y + o, n), a, b, reals(mask + o, n))
+    return total
+
+
 @kernel
-def moments(sums, order, x: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
+def moments(sums, order, x: Jet, tables: Jet, mask, extent: Extent, part: Slice):
     """A tile's share of the sums, three numbers per channel: at order 0 the count, the mean and S_00 of the tile, at
     order 1 Σ x_1 and S_01, at order 2 Σ x_2, S_02 and S_11."""
     (x0, x1, x2), (table0, table1, _) = x, tables
-    mask = reals(scratch, lanes)
-    count = valid_lanes(mask, samples) * pixels
+    pixels, channels, lanes, row = extent
+    count = counted(reals(mask, lanes)) * pixels
     result = doubles(sums, SUMS * channels)
     mean_0, mean_1 = field(table0, MEAN, channels), field(table1, MEAN, channels)
-    for c in range(channels):
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
         first = 0.0
         second = 0.0
         third = 0.0
         if order == 0:
             for p in range(pixels):
-                first += _masked_sum(reals(x0 + (p * channels + c) * lanes * itemsize, lanes), mask)
+                first += _row_sum(x0 + (p * channels + c) * row, mask, lanes)
             mean = first / count
             for p in range(pixels):
-                second += _masked_square(reals(x0 + (p * channels + c) * lanes * itemsize, lanes), real(mean), mask)
+                second += _row_square(x0 + (p * channels + c) * row, real(mean), mask, lanes)
             first, second, third = float(count), mean, second
         else:
             for p in range(pixels):
-                o = (p * channels + c) * lanes * itemsize
-                value = reals((x1 if order == 1 else x2) + o, lanes)
-                first += _masked_sum(value, mask)
-                second += _masked_product(reals(x0 + o, lanes), value, mean_0[c], real(0), mask)
+                o = (p * channels + c) * row
+                value = (x1 if order == 1 else x2) + o
+                first += _row_sum(value, mask, lanes)
+                second += _row_product(x0 + o, value, mean_0[c], real(0), mask, lanes)
                 if order == 2:
-                    third += _masked_square(reals(x1 + o, lanes), mean_1[c], mask)
+                    third += _row_square(x1 + o, mean_1[c], mask, lanes)
         result[SUMS * c] = first
         result[SUMS * c + 1] = second
         result[SUMS * c + 2] = third
 
 
 @kernel
-def statistics(order, tables: Jet, sums, step, tiles, channels, eps, gamma: Pair):
+def statistics(order, tables: Jet, sums, step, tiles, channels, eps, gamma: Pair, part: Slice):
     """Order k of the channel tables in training mode, from the shares of all tiles, added in the order of the tiles.
     ``tiles`` is the address of their number, ``step`` the bytes from one tile's share to the next."""
     (table0, table1, table2), (gamma0, gamma1), n_tiles = tables, gamma, peek(tiles)
     table = table0 if order == 0 else table1 if order == 1 else table2
-    for c in range(channels):
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
         count = 0.0
         first = 0.0
         second = 0.0
@@ -233,16 +266,18 @@ _normalise_2, _rectify_2 = loop(_order_2, slope=1.0), loop(_order_2, slope=0.0)
 
 
 @kernel
-def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes, relu, mask):
+def normalise(y, order, x: Jet, tables: Jet, beta, relu, mask, extent: Extent, part: Slice):
     """Order k of y = q c + β; beta (channels,) is order k of β. With ``relu`` negative results become 0; with ``mask``,
     an array that lies like y, so do those where it is ≤ 0."""
+    pixels, channels, lanes, row = extent
+    low, high = bounds_of(channels, part)
     (x0, x1, x2), (table0, table1, table2) = x, tables
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     q0, q1, q2 = field(table0, SCALE, channels), field(table1, SCALE, channels), field(table2, SCALE, channels)
     shift = reals(beta, channels)
     for p in range(pixels):
-        for c in range(channels):
-            o = (p * channels + c) * lanes * itemsize
+        for c in range(low, high):
+            o = (p * channels + c) * row
             target, a, b, d = reals(y + o, lanes), reals(x0 + o, lanes), reals(x1 + o, lanes), reals(x2 + o, lanes)
             gate = reals(mask + o, lanes)
             if order == 0 and relu == 0:
@@ -260,45 +295,39 @@ def normalise(y, order, x: Jet, tables: Jet, beta, pixels, channels, lanes, relu
 
 
 @kernel
-def gradient_sums(sums, order, x: Jet, g: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
+def gradient_sums(sums, order, x: Jet, g: Jet, tables: Jet, mask, extent: Extent, part: Slice):
     """A tile's share of order k of G = Σ g and D = Σ g c."""
     (x0, x1, x2), (g0, g1, g2), (table0, table1, table2) = x, g, tables
-    mask = reals(scratch, lanes)
-    valid_lanes(mask, samples)
+    pixels, channels, lanes, row = extent
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     zero = real(0)
-    for c in range(channels):
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
         total = 0.0
         product = 0.0
         for p in range(pixels):
-            o = (p * channels + c) * lanes * itemsize
-            a, f0 = reals(x0 + o, lanes), reals(g0 + o, lanes)
-            if order == 0:
-                total += _masked_sum(f0, mask)
-                product += _masked_product(f0, a, zero, m0[c], mask)
-            elif order == 1:
-                f1 = reals(g1 + o, lanes)
-                total += _masked_sum(f1, mask)
-                product += _masked_product(f1, a, zero, m0[c], mask)
-                product += _masked_product(f0, reals(x1 + o, lanes), zero, m1[c], mask)
-            else:
-                f1, f2 = reals(g1 + o, lanes), reals(g2 + o, lanes)
-                total += _masked_sum(f2, mask)
-                product += _masked_product(f2, a, zero, m0[c], mask)
-                product += _masked_product(f1, reals(x1 + o, lanes), zero, m1[c], mask)
-                product += _masked_product(f0, reals(x2 + o, lanes), zero, m2[c], mask)
+            o = (p * channels + c) * row
+            newest = (g0 if order == 0 else g1 if order == 1 else g2) + o
+            total += _row_sum(newest, mask, lanes)
+            product += _row_product(newest, x0 + o, zero, m0[c], mask, lanes)
+            if order == 1:
+                product += _row_product(g0 + o, x1 + o, zero, m1[c], mask, lanes)
+            elif order == 2:
+                product += _row_product(g1 + o, x1 + o, zero, m1[c], mask, lanes)
+                product += _row_product(g0 + o, x2 + o, zero, m2[c], mask, lanes)
         result = doubles(sums + SUMS * c * 8, SUMS)
         result[0] = total
         result[1] = product
 
 
 @kernel
-def gradient_statistics(order, tables: Jet, sums, step, tiles, channels, totals: Jet, d_gamma, d_beta):
+def gradient_statistics(order, tables: Jet, sums, step, tiles, channels, totals: Jet, d_gamma, d_beta, part: Slice):
     """Order k of a = q G / N and b = t D / N, and of the gradients of γ (r D) and β (G), both (channels,), from the
     shares of all tiles. totals_k (channels, 2) keep G and D for later orders. The Cauchy sums run over tables and
     totals in float64, one order after the other."""
     (table0, table1, table2), (totals0, totals1, totals2) = tables, totals
-    for c in range(channels):
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
         total = 0.0
         product = 0.0
         for tile in range(peek(tiles)):
@@ -327,87 +356,73 @@ def gradient_statistics(order, tables: Jet, sums, step, tiles, channels, totals:
 
 
 @kernel
-def frozen_gradients(d_gamma, d_beta, sums, table0, channels):
+def frozen_gradients(d_gamma, d_beta, sums, table0, channels, part: Slice):
     """The gradients of γ and β in evaluation mode, where r has order 0 only, from one tile."""
     root = field(table0, ROOT, channels)
-    for c in range(channels):
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
         one = doubles(sums + SUMS * c * 8, SUMS)
         reals(d_gamma, channels)[c] = real(root[c] * one[1])
         reals(d_beta, channels)[c] = real(one[0])
 
 
-@loop
-def _backward_0(h, x0, g0, mask, m0, q0, a, b0):
+# Each of these is compiled twice as well: with ``adds`` the gradient is added to what another use has written.
+adds = False
+
+
+def _gradient_0(h, x0, g0, mask, m0, q0, a, b0):
     for t in range(h.size):
-        h[t] = mask[t] * input_gradient_0(q0, b0, g0[t], centred(x0[t], m0), a)
+        value = mask[t] * input_gradient_0(q0, b0, g0[t], centred(x0[t], m0), a)
+        h[t] = h[t] + value if adds else value
 
 
-@loop
-def _backward_1(h, x0, x1, g0, g1, mask, m0, m1, q0, q1, a, b0, b1):
+def _gradient_1(h, x0, x1, g0, g1, mask, m0, m1, q0, q1, a, b0, b1):
     for t in range(h.size):
         counts, f1, f0 = mask[t], g1[t], g0[t]
         c1, c0 = centred(x1[t], m1), centred(x0[t], m0)
-        h[t] = counts * input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, a)
+        value = counts * input_gradient_1(q0, q1, b0, b1, f0, f1, c0, c1, a)
+        h[t] = h[t] + value if adds else value
 
 
-@loop
-def _backward_2(h, x0, x1, x2, g0, g1, g2, mask, m0, m1, m2, q0, q1, q2, a, b0, b1, b2):
+def _gradient_2(h, x0, x1, x2, g0, g1, g2, mask, m0, m1, m2, q0, q1, q2, a, b0, b1, b2):
     for t in range(h.size):
         counts, f2, f1, f0 = mask[t], g2[t], g1[t], g0[t]
         c2, c1, c0 = centred(x2[t], m2), centred(x1[t], m1), centred(x0[t], m0)
-        h[t] = counts * input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, f2, c0, c1, c2, a)
+        value = counts * input_gradient_2(q0, q1, q2, b0, b1, b2, f0, f1, f2, c0, c1, c2, a)
+        h[t] = h[t] + value if adds else value
+
+
+_backward_0, _add_0 = loop(_gradient_0, adds=False), loop(_gradient_0, adds=True)
+_backward_1, _add_1 = loop(_gradient_1, adds=False), loop(_gradient_1, adds=True)
+_backward_2, _add_2 = loop(_gradient_2, adds=False), loop(_gradient_2, adds=True)
 
 
 @kernel
-def backward(h, order, x: Jet, g: Jet, tables: Jet, samples, pixels, channels, lanes, scratch):
-    """Order k of h = q g − a − b c."""
+def backward(h, order, x: Jet, g: Jet, tables: Jet, mask, add, extent: Extent, part: Slice):
+    """Order k of h = q g − a − b c; with ``add`` it is added to h."""
     (x0, x1, x2), (g0, g1, g2), (table0, table1, table2) = x, g, tables
-    mask = reals(scratch, lanes)
-    valid_lanes(mask, samples)
+    pixels, channels, lanes, row = extent
+    valid = reals(mask, lanes)
     m0, m1, m2 = field(table0, MEAN, channels), field(table1, MEAN, channels), field(table2, MEAN, channels)
     q0, q1, q2 = field(table0, SCALE, channels), field(table1, SCALE, channels), field(table2, SCALE, channels)
     b0, b1, b2 = field(table0, SLOPE, channels), field(table1, SLOPE, channels), field(table2, SLOPE, channels)
     a = field(table0 if order == 0 else table1 if order == 1 else table2, SHIFT, channels)
+    low, high = bounds_of(channels, part)
     for p in range(pixels):
-        for c in range(channels):
-            o = (p * channels + c) * lanes * itemsize
+        for c in range(low, high):
+            o = (p * channels + c) * row
             target, u0, f0 = reals(h + o, lanes), reals(x0 + o, lanes), reals(g0 + o, lanes)
-            if order == 0:
-                _backward_0(target, u0, f0, mask, m0[c], q0[c], a[c], b0[c])
+            u1, u2, f1, f2 = reals(x1 + o, lanes), reals(x2 + o, lanes), reals(g1 + o, lanes), reals(g2 + o, lanes)
+            n0, n1, n2, s0, s1, s2 = m0[c], m1[c], m2[c], q0[c], q1[c], q2[c]
+            if order == 0 and add:
+                _add_0(target, u0, f0, valid, n0, s0, a[c], b0[c])
+            elif order == 0:
+                _backward_0(target, u0, f0, valid, n0, s0, a[c], b0[c])
+            elif order == 1 and add:
+                _add_1(target, u0, u1, f0, f1, valid, n0, n1, s0, s1, a[c], b0[c], b1[c])
             elif order == 1:
-                _backward_1(
-                    target,
-                    u0,
-                    reals(x1 + o, lanes),
-                    f0,
-                    reals(g1 + o, lanes),
-                    mask,
-                    m0[c],
-                    m1[c],
-                    q0[c],
-                    q1[c],
-                    a[c],
-                    b0[c],
-                    b1[c],
-                )
+                _backward_1(target, u0, u1, f0, f1, valid, n0, n1, s0, s1, a[c], b0[c], b1[c])
+            elif add:
+                _add_2(target, u0, u1, u2, f0, f1, f2, valid, n0, n1, n2, s0, s1, s2, a[c], b0[c], b1[c], b2[c])
             else:
-                _backward_2(
-                    target,
-                    u0,
-                    reals(x1 + o, lanes),
-                    reals(x2 + o, lanes),
-                    f0,
-                    reals(g1 + o, lanes),
-                    reals(g2 + o, lanes),
-                    mask,
-                    m0[c],
-                    m1[c],
-                    m2[c],
-                    q0[c],
-                    q1[c],
-                    q2[c],
-                    a[c],
-                    b0[c],
-                    b1[c],
-                    b2[c],
-                )
+                _backward_2(target, u0, u1, u2, f0, f1, f2, valid, n0, n1, n2, s0, s1, s2, a[c], b0[c], b1[c], b2[c])

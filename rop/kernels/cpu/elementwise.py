@@ -25,15 +25,17 @@ from rop.kernels.compile import (
     Kernel,
     KernelCache,
     PerPrecision,
+    Slice,
     algebra,
     formula,
     helper,
+    itemsize,
     kernel,
     loop,
     real,
 )
 from rop.kernels.cpu.mathematics import versions
-from rop.kernels.cpu.memory import jet_of_reals, reals
+from rop.kernels.cpu.memory import bounds_of, jet_of_reals, reals
 from rop.kernels.cpu.vector import number_in
 from rop.kernels.scalar import CALLS, compilable, identity, refusal
 from rop.layers import elementwise as layer
@@ -42,6 +44,19 @@ from rop.layers import jet
 output_1, output_2 = formula(layer.output_1), formula(layer.output_2)
 slope_1, slope_2 = formula(layer.slope_1), formula(layer.slope_2)
 product_1, product_2 = algebra(jet.product_1), algebra(jet.product_2)
+
+
+@helper
+def run_of(count, part):
+    """Byte offset and length of a slice of so many numbers."""
+    low, high = bounds_of(count, part)
+    return low * itemsize, high - low
+
+
+@helper
+def moved(jet, at):
+    """The same arrays from a byte offset on."""
+    return jet[0] + at, jet[1] + at, jet[2] + at
 
 
 # -------------------------------------------------------------------------------------------- order 0, per activation
@@ -54,10 +69,11 @@ def _activate(y, d1, d2, d3, x, a, b):
         y[i], d1[i], d2[i], d3[i] = scalar(x[i], a, b)
 
 
-def _activation(y, d: Derivatives, x, count, a, b):
+def _activation(y, d: Derivatives, x, count, a, b, part: Slice):
     """y = σ(x) and d = σ′, σ″, σ‴, all (count,); a and b hold the bits of the layer's parameters."""
-    d1, d2, d3 = jet_of_reals(d, count)
-    activate(reals(y, count), d1, d2, d3, reals(x, count), real(number_in(a)), real(number_in(b)))
+    at, count = run_of(count, part)
+    d1, d2, d3 = jet_of_reals(moved(d, at), count)
+    activate(reals(y + at, count), d1, d2, d3, reals(x + at, count), real(number_in(a)), real(number_in(b)))
 
 
 class ActivationKernel(Kernel):
@@ -143,8 +159,10 @@ def _backward_2(h, d1, d2, d3, x1, x2, g0, g1, g2):
 
 
 @kernel
-def forward(y, order, d: Derivatives, x: Jet, count):
+def forward(y, order, d: Derivatives, x: Jet, count, part: Slice):
     """Order 1 or 2 of y = σ(x)."""
+    at, count = run_of(count, part)
+    y, d, x = y + at, moved(d, at), moved(x, at)
     (d1, d2, _), (_, x1, x2) = jet_of_reals(d, count), jet_of_reals(x, count)
     if order == 1:
         _forward_1(reals(y, count), d1, x1)
@@ -153,8 +171,10 @@ def forward(y, order, d: Derivatives, x: Jet, count):
 
 
 @kernel
-def backward(h, order, d: Derivatives, x: Jet, g: Jet, count):
+def backward(h, order, d: Derivatives, x: Jet, g: Jet, count, part: Slice):
     """Order 0, 1 or 2 of h = σ′(x)·g."""
+    at, count = run_of(count, part)
+    h, d, x, g = h + at, moved(d, at), moved(x, at), moved(g, at)
     result, (d1, d2, d3) = reals(h, count), jet_of_reals(d, count)
     (_, x1, x2), (g0, g1, g2) = jet_of_reals(x, count), jet_of_reals(g, count)
     if order == 0:

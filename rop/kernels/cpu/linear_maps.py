@@ -3,8 +3,8 @@ orders."""
 
 from __future__ import annotations
 
-from rop.kernels.compile import PerPrecision, itemsize, kernel, loop
-from rop.kernels.cpu.memory import integers, reals
+from rop.kernels.compile import Extent, PerPrecision, Slice, itemsize, kernel, loop, real
+from rop.kernels.cpu.memory import bounds_of, integers, reals
 from rop.kernels.cpu.select import ENTRY
 from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, peek, vector_function
 
@@ -38,6 +38,21 @@ def weighted_sum(y, x, bounds, pixels, size):
         weighted(y + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
 
 
+@kernel
+def weighted_lanes(y, x, bounds, y_extent: Extent, x_step, part: Slice):
+    """Average pooling on pixel lanes, in both directions: each lane of y is a weighted sum of lanes of x. An entry is
+    the byte offset of a lane and the coefficient, in the engine's precision."""
+    _, channels, lanes, y_step = y_extent
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        target = reals(y + c * y_step, lanes)
+        for t in range(lanes):
+            total = real(0)
+            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
+                total += reals(entry + 8, 1)[0] * reals(x + c * x_step + peek(entry), 1)[0]
+            target[t] = total
+
+
 @loop
 def _copy(y, x):
     for i in range(y.size):
@@ -51,17 +66,20 @@ def _add(y, x):
 
 
 @kernel
-def copy_rows(y, x, pixels, y_step, x_step, count):
+def copy_rows(y, x, pixels, y_step, x_step, count, part: Slice):
     """Copies ``count`` numbers per pixel, for concatenation and its reverse; pixels are y_step or x_step bytes
     apart."""
+    low, high = bounds_of(count, part)
     for p in range(pixels):
-        _copy(reals(y + p * y_step, count), reals(x + p * x_step, count))
+        at = low * itemsize
+        _copy(reals(y + p * y_step + at, high - low), reals(x + p * x_step + at, high - low))
 
 
 @kernel
-def add_rows(y, x, count):
+def add_rows(y, x, count, part: Slice):
     """y += x, both (count,)."""
-    _add(reals(y, count), reals(x, count))
+    low, high = bounds_of(count, part)
+    _add(reals(y + low * itemsize, high - low), reals(x + low * itemsize, high - low))
 
 
 @kernel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import carray
 
-from rop.kernels.compile import PerPrecision, helper, itemsize, kernel, loop, real
+from rop.kernels.compile import Extent, Pair, PerPrecision, Slice, helper, itemsize, kernel, loop, real
 from rop.kernels.cpu.vector import VECTOR, VectorBuilder, as_pointer, const, vector_function
 
 
@@ -33,6 +33,12 @@ def integers(address, count):
 def doubles(address, count):
     """The array (count,) of float64 at an address."""
     return carray(as_pointer(address), count, np.float64)
+
+
+@helper
+def bounds_of(count, part):
+    """Begin and end of a slice of so many things; ``part`` is a Slice."""
+    return count * part[0] // part[1], count * (part[0] + 1) // part[1]
 
 
 @helper
@@ -89,6 +95,61 @@ def transpose_rows(y, y_step, x, x_step, index, rows, lanes):
             transpose_block(
                 y + start * y_step + lane * itemsize, y_step, x + start * itemsize, x_step, index + 8 * lane
             )
+
+
+@kernel
+def lane_mask(mask, samples, lanes):
+    """mask (lane,) = 1, or 0 for padding."""
+    sample, valid = integers(samples, lanes), reals(mask, lanes)
+    for t in range(lanes):
+        valid[t] = real(1) if sample[t] >= 0 else real(0)
+
+
+@kernel
+def load_maps(y, x, samples, extent: Extent, pixels, part: Slice):
+    """The images of a tile on pixel lanes: y (channel, (sample, pixel)) from x (sample, channel, pixel)."""
+    _, channels, lanes, row = extent
+    images = lanes // pixels
+    sample = integers(samples, images)
+    low, high = bounds_of(images, part)
+    for n in range(low, high):
+        i = sample[n] if sample[n] >= 0 else ~sample[n]
+        for c in range(channels):
+            source = reals(x + (i * channels + c) * pixels * itemsize, pixels)
+            target = reals(y + c * row + n * pixels * itemsize, pixels)
+            for p in range(pixels):
+                target[p] = source[p]
+
+
+@kernel
+def maps_to_samples(y, x, extent: Extent, pixels, row_steps: Pair, lane_bytes, part: Slice):
+    """y (row, sample) from a map x (channel, (sample, pixel)); ``row_steps`` are the rows of y from channel to channel
+    and from pixel to pixel. Lanes of y that have no sample become zero."""
+    _, channels, lanes, row = extent
+    images = lanes // pixels
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        source = reals(x + c * row, lanes)
+        for p in range(pixels):
+            target = reals(y + (c * row_steps[0] + p * row_steps[1]) * lane_bytes, lane_bytes // itemsize)
+            for n in range(images):
+                target[n] = source[n * pixels + p]
+            for n in range(images, target.size):
+                target[n] = real(0)
+
+
+@kernel
+def samples_to_maps(x, y, extent: Extent, pixels, row_steps: Pair, lane_bytes, part: Slice):
+    """The reverse of ``maps_to_samples``."""
+    _, channels, lanes, row = extent
+    images = lanes // pixels
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        target = reals(x + c * row, lanes)
+        for p in range(pixels):
+            source = reals(y + (c * row_steps[0] + p * row_steps[1]) * lane_bytes, images)
+            for n in range(images):
+                target[n * pixels + p] = source[n]
 
 
 @kernel

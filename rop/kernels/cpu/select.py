@@ -9,15 +9,15 @@ is sorted by input pixel, so that every gradient is written once, even where win
 
 from __future__ import annotations
 
-from rop.kernels.compile import PerPrecision, algebra, kernel, loop, real
-from rop.kernels.cpu.memory import reals
+from rop.kernels.compile import Extent, PerPrecision, Slice, algebra, itemsize, kernel, loop, real
+from rop.kernels.cpu.memory import bounds_of, reals
 from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, number_in, peek, vector_function
 from rop.layers import relu as layer
 
 ENTRY = 16  # bytes: offset, position (or, for averages, coefficient)
 
 
-rectified = algebra(layer.rectified)
+is_off, rectified = algebra(layer.is_off), algebra(layer.rectified)
 
 
 @loop
@@ -45,9 +45,12 @@ def _rectify_self_in_place(y, slope):
 
 
 @kernel
-def rectify(y, x, mask, slope, count):
+def rectify(y, x, mask, slope, count, part: Slice):
     """y = φ x, all (count,); y may be x. The slope φ is picked by ``mask``, which is order 0 of the layer's input, or,
     for a ReLU, of its output. ``slope`` holds the bits of the negative slope."""
+    low, high = bounds_of(count, part)
+    count = high - low
+    y, x, mask = y + low * itemsize, x + low * itemsize, mask + low * itemsize
     if y == x and mask == x:
         _rectify_self_in_place(reals(y, count), real(number_in(slope)))
     elif y == x:
@@ -153,3 +156,54 @@ def pool_returned(h, chosen, g, bounds, pixels, size):
     for p in range(pixels):
         first = peek(bounds + 8 * p)
         returned(h + p * size, chosen, g, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
+
+
+# On pixel lanes an entry of a window is (byte offset of the other lane, position); every channel has the same windows.
+@kernel
+def pool_largest_lanes(y, chosen, x, bounds, y_extent: Extent, x_step, relu, part: Slice):
+    """Order 0 of max pooling (followed by a ReLU, if ``relu``)."""
+    _, channels, lanes, y_step = y_extent
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        target, choice, source = reals(y + c * y_step, lanes), reals(chosen + c * y_step, lanes), x + c * x_step
+        for t in range(lanes):
+            first = peek(bounds + 8 * t)
+            best = reals(source + peek(first), 1)[0]
+            position = peek(first + 8)
+            for entry in range(first + ENTRY, peek(bounds + 8 * t + 8), ENTRY):
+                value = reals(source + peek(entry), 1)[0]
+                if value > best or value != value:  # the first of equal numbers, or a NaN
+                    best, position = value, peek(entry + 8)
+            off = relu != 0 and is_off(best)
+            target[t] = real(0) if off else best
+            choice[t] = real(-1) if off else real(position)
+
+
+@kernel
+def pool_chosen_lanes(y, chosen, x, bounds, y_extent: Extent, x_step, part: Slice):
+    """Order 1 or 2 of max pooling, which reads the choice of order 0."""
+    _, channels, lanes, y_step = y_extent
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        target, choice, source = reals(y + c * y_step, lanes), reals(chosen + c * y_step, lanes), x + c * x_step
+        for t in range(lanes):
+            target[t] = real(0)
+            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
+                if choice[t] == real(peek(entry + 8)):
+                    target[t] = reals(source + peek(entry), 1)[0]
+
+
+@kernel
+def pool_returned_lanes(h, chosen, g, bounds, h_extent: Extent, g_step, part: Slice):
+    """Any order of the gradient h of max pooling; bounds are those of the lanes of h."""
+    _, channels, lanes, h_step = h_extent
+    low, high = bounds_of(channels, part)
+    for c in range(low, high):
+        target = reals(h + c * h_step, lanes)
+        for t in range(lanes):
+            total = real(0)
+            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
+                at = c * g_step + peek(entry)
+                if reals(chosen + at, 1)[0] == real(peek(entry + 8)):
+                    total += reals(g + at, 1)[0]
+            target[t] = total

@@ -49,7 +49,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
     def collects_at_once(self) -> bool:
         """Whether each result of a pass is collected before the next order starts, because sums over the whole batch
         are made on the way. Then one set of partial sums is enough."""
-        return self.plan.coupled or any(emitter.is_wide for emitter in self.emitters)
+        return self.plan.coupled or self.plan.pixel_lanes or any(emitter.is_wide for emitter in self.emitters)
 
     def emit_pass(self, orders: Sequence[tuple[int, int]], results: Collection[int]) -> Code:
         """The code of one pass: ``orders`` lists (order, direction) as they run, ``results`` the positions in that list
@@ -58,13 +58,16 @@ class Lowered(BaseLowered[Layout, Emitter]):
         Without batch-wide sums on the way, all orders of a tile run while it is warm in cache, and results are
         collected at the end, from a set of partial sums each. Otherwise each is collected at once, and all use set 0.
         """
-        code = Code()
+        code = Code(slices=self.plan.pixel_lanes)
         for k, direction in orders:
             self._prepare(code, k, direction)
         code.barrier()
+        if self.plan.normalisations:
+            code.tile(memory.lane_mask, mask=Ref("mask"), samples=Ref("samples"), lanes=self.layout.lanes)
         at_once = self.collects_at_once
         for i, (k, direction) in enumerate(orders):
             code.wanted, code.sums = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
+            code.out = Ref(result_region(orders, i), 0, 0)
             for emitter in self.emitters:
                 emitter.forward(code, k, direction)
             for emitter in self.backwards() if self.plan.gradients else ():
@@ -72,7 +75,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
                 rectify_gradient(self.layout, code, emitter.operation, k)
                 emitter.backward(code, k, direction)
             if code.wanted and at_once:
-                self._collect(code, k, direction, 0, Ref(result_region(orders, i), 0, 0))
+                self._collect(code, k, direction, 0, code.out)
         for sums, i in enumerate(sorted(results)):
             if not at_once:
                 self._collect(code, *orders[i], sums, Ref(result_region(orders, i), 0, 0))

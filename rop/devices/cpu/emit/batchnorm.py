@@ -10,6 +10,7 @@ import numpy as np
 from rop.devices.cpu.code import Code, Operand, Ref
 from rop.devices.cpu.emit.base import Emitter, emits
 from rop.devices.cpu.memory import ZEROS
+from rop.kernels.compile import Kernel
 from rop.kernels.cpu import batchnorm
 from rop.lowering.batchnorm import BatchNormOperation
 from rop.lowering.values import ORDERS
@@ -49,14 +50,22 @@ class EmitBatchNorm(Emitter):
         at = self.table_at
         return tuple(self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS)
 
-    def _sizes(self) -> dict[str, Operand]:
-        return {
-            "samples": Ref("samples"),
-            "pixels": self.operation.y.pixels,
-            "channels": self.operation.channels,
-            "lanes": self.layout.lanes,
-            "scratch": Ref("scratch"),
-        }
+    def _rows(self, code: Code, kernel: Kernel, follows: bool = False, **operands: Operand) -> None:
+        """An instruction on the channels."""
+        y = self.operation.y
+        code.rows(kernel, y.channels, self.layout.row_size(y.buffer), follows, **operands)
+
+    def _mask(self) -> Ref:
+        """Which lanes count: on pixel lanes all of them."""
+        return Ref("ones", 0, 0) if self.operation.y.buffer.pixels > 1 else Ref("mask")
+
+    def _per_channel(self, code: Code, kernel: Kernel, **operands: Operand) -> None:
+        """An instruction on the sums of all tiles, for every channel; where there is one tile, slices of channels go
+        on by themselves."""
+        if code.slices:
+            self._rows(code, kernel, True, **operands)
+        else:
+            code.once(kernel, part=(0, 1), **operands)
 
     def _gamma(self, k: int, direction: int) -> tuple[Ref, Ref]:
         at, layout = self.operation.gamma_at, self.layout
@@ -99,16 +108,16 @@ class EmitBatchNorm(Emitter):
             return
         if not op.frozen:
             self._statistics(code, k, direction)
-        code.tile(
+        self._rows(
+            code,
             batchnorm.normalise,
+            not op.frozen,
             y=layout.rows(op.y.buffer, k),
             order=k,
             x=layout.value(op.x[0], k),
             tables=self._tables(k, direction),
             beta=self._beta(k, direction),
-            pixels=op.y.pixels,
-            channels=op.channels,
-            lanes=layout.lanes,
+            extent=layout.extent(op.y),
             relu=int(op.relu and k == 0),
             mask=layout.rows(op.y.buffer, 0) if op.relu and k > 0 else 0,
         )
@@ -116,15 +125,18 @@ class EmitBatchNorm(Emitter):
     def _statistics(self, code: Code, k: int, direction: int) -> None:
         """Order k of the numbers per channel, from the batch."""
         op, tables = self.operation, self._tables(k, direction)
-        code.tile(
+        self._rows(
+            code,
             batchnorm.moments,
             sums=self._sums(),
             order=k,
             x=self.layout.value(op.x[0], k),
             tables=tables,
-            **self._sizes(),
+            mask=self._mask(),
+            extent=self.layout.extent(op.y),
         )
-        code.once(
+        self._per_channel(
+            code,
             batchnorm.statistics,
             order=k,
             tables=tables,
@@ -141,14 +153,17 @@ class EmitBatchNorm(Emitter):
             "x": layout.value(op.x[0], k),
             "g": layout.jet(op.delta, k),
             "tables": tables,
-            **self._sizes(),
+            "mask": self._mask(),
+            "extent": layout.extent(op.y),
         }
-        code.tile(batchnorm.gradient_sums, sums=self._sums(), order=k, **inputs)
+        self._rows(code, batchnorm.gradient_sums, sums=self._sums(), order=k, **inputs)
         if not op.frozen:
             self._gradient_statistics(code, k, direction)
         elif op.gamma_at is not None and code.wanted:
-            code.tile(
+            self._rows(
+                code,
                 batchnorm.frozen_gradients,
+                True,
                 d_gamma=layout.share(self.gradient_piece, code.sums),
                 d_beta=layout.share(self.gradient_piece, code.sums, op.channels),
                 sums=self._sums(),
@@ -156,12 +171,14 @@ class EmitBatchNorm(Emitter):
                 channels=op.channels,
             )
         if op.h[0] is not None:
-            code.tile(batchnorm.backward, h=layout.rows(op.h[0], k), order=k, **inputs)
+            h = layout.rows(op.h[0], k)
+            self._rows(code, batchnorm.backward, True, h=h, order=k, add=int(op.accumulates[0]), **inputs)
 
     def _gradient_statistics(self, code: Code, k: int, direction: int) -> None:
         """Order k of the gradients of γ and β, and of what goes back through the statistics."""
         layout, channels = self.layout, self.operation.channels
-        code.once(
+        self._per_channel(
+            code,
             batchnorm.gradient_statistics,
             order=k,
             tables=self._tables(k, direction),

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from rop.devices.cpu.code import Code, Ref
-from rop.devices.cpu.emit.base import SLICES, emits
-from rop.devices.cpu.emit.products import EmitProducts, sum_of
-from rop.devices.cpu.memory import NOWHERE, ZEROS
+from rop.devices.cpu.emit.base import SLICES, Emitter, emits, sum_of
+from rop.devices.cpu.emit.products import EmitProducts
+from rop.devices.cpu.emit.strips import EmitConvStrips
+from rop.devices.cpu.memory import NOWHERE, ZEROS, Layout
 from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, SPAN
 from rop.kernels.cpu.vector import BLOCK
@@ -185,6 +186,11 @@ class EmitConv(EmitProducts):
     """Conv2d. The gradient of W is a sum of products of pixels, lane by lane."""
 
     operation: ConvProducts
+
+    @classmethod
+    def version(cls, layout: Layout) -> type[Emitter]:
+        """On pixel lanes a convolution takes strips of pixels at a time."""
+        return EmitConvStrips if layout.plan.pixel_lanes else cls
 
     def reserve_weight_gradient(self) -> None:
         op, layout, x = self.operation, self.layout, self.operation.source

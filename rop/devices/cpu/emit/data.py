@@ -17,7 +17,19 @@ class EmitInput(Emitter):
     operation: InputOperation
 
     def forward(self, code: Code, k: int, direction: int) -> None:
-        if k == 0:
+        if k == 0 and self.operation.y.buffer.pixels > 1:
+            y, layout = self.operation.y, self.layout
+            code.rows(
+                memory.load_maps,
+                layout.images,
+                layout.row_size(y.buffer),
+                y=layout.rows(y.buffer, 0),
+                x=Ref("x", 0, 0),
+                samples=Ref("samples"),
+                extent=layout.extent(y),
+                pixels=y.buffer.pixels,
+            )
+        elif k == 0:
             y, layout, order = self.operation.y, self.layout, self.operation.feature_of_row()
             code.tile(
                 memory.load,

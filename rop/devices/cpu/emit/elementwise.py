@@ -23,24 +23,26 @@ class EmitActivation(Emitter):
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        d, count = self._derivatives(), op.y.rows * layout.lanes
+        d, count = self._derivatives(), layout.count(op.y.buffer)
         if k == 0:
             kernel = elementwise.activation(op.layer.function, len(op.layer.parameters))
             a, b = op.arguments()
             y, x = layout.rows(op.y.buffer, 0), layout.rows(op.x[0].buffer, 0)
-            code.tile(kernel, y=y, d=d, x=x, count=count, a=a, b=b)
+            self.on_rows(code, kernel, op.y.buffer, y=y, d=d, x=x, count=count, a=a, b=b)
         elif k in op.y.levels:
-            orders = layout.value(op.x[0], k)
-            code.tile(elementwise.forward, y=layout.rows(op.y.buffer, k), order=k, d=d, x=orders, count=count)
+            y, x_jet = layout.rows(op.y.buffer, k), layout.value(op.x[0], k)
+            self.on_rows(code, elementwise.forward, op.y.buffer, y=y, order=k, d=d, x=x_jet, count=count)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        code.tile(
+        self.on_rows(
+            code,
             elementwise.backward,
+            op.y.buffer,
             h=layout.rows(op.only_h, k),
             order=k,
             d=self._derivatives(),
             x=layout.value(op.x[0], k),
             g=layout.jet(op.g, k),
-            count=op.y.rows * layout.lanes,
+            count=layout.count(op.y.buffer),
         )

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 
 import numpy as np
 
-from rop.devices.cpu.code import Code, Ref
+from rop.devices.cpu.code import Code, Operand, Ref
 from rop.devices.cpu.emit.base import Emitter, emits
 from rop.devices.cpu.emit.rectified import rectify
 from rop.devices.cpu.memory import Layout
-from rop.kernels.cpu import linear_maps
-from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum, Windows
+from rop.kernels.compile import Kernel
+from rop.kernels.cpu import linear_maps, memory
+from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum, ToSamples, Windows
 from rop.lowering.plan import Operation
+from rop.lowering.values import Buffer, Value
 
 
-def copy_or_add(code: Code, y: Ref, x: Ref, count: int, add: bool) -> None:
-    """y = x or y += x, for rows that lie side by side."""
+def copy_or_add(layout: Layout, code: Code, k: int, y: Buffer, x: Buffer, add: bool, follows: bool = False) -> None:
+    """Order k of y = x or y += x, for buffers that lie alike."""
+    rows, size, count = y.rows, layout.row_size(y), layout.count(y)
+    operands: dict[str, Operand] = {"y": layout.rows(y, k), "x": layout.rows(x, k), "count": count}
     if add:
-        code.tile(linear_maps.add_rows, y=y, x=x, count=count)
+        code.rows(linear_maps.add_rows, rows, size, follows, **operands)
     else:
-        code.tile(linear_maps.copy_rows, y=y, x=x, pixels=1, y_step=0, x_step=0, count=count)
+        code.rows(linear_maps.copy_rows, rows, size, follows, pixels=1, y_step=0, x_step=0, **operands)
 
 
 def add_uses(layout: Layout, code: Code, operation: Operation, k: int) -> None:
     """Sums the gradients that y's uses have written."""
-    for part, add in operation.parts_of_gradient():
-        y, x = layout.rows(operation.g, k), layout.rows(part, k)
-        copy_or_add(code, y, x, operation.y.rows * layout.lanes, add)
+    for i, (part, add) in enumerate(operation.parts_of_gradient()):
+        copy_or_add(layout, code, k, operation.g, part, add, follows=i > 0)
 
 
 class EmitWindows(Emitter):
@@ -36,28 +40,54 @@ class EmitWindows(Emitter):
     operation: Windows
 
     @property
+    def on_lanes(self) -> bool:
+        """Whether pixels are lanes of a row, not rows."""
+        return self.plan.pixel_lanes
+
+    @property
     def pixel_bytes(self) -> int:
-        """Bytes of a pixel with all its channels."""
-        return self.operation.y.channels * self.layout.lane_bytes
+        """Bytes from pixel to pixel: a number, or all channels."""
+        return self.layout.itemsize if self.on_lanes else self.operation.y.channels * self.layout.lane_bytes
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Input pixel, output pixel and second word of each entry."""
         raise NotImplementedError
 
+    def _all_entries(self) -> tuple[np.ndarray, ...]:
+        """The same for all pixels that a table has: on pixel lanes those of all samples, one after the other."""
+        pixel_in, pixel_out, word = self.entries()
+        if not self.on_lanes:
+            return pixel_in, pixel_out, word
+        inputs, outputs = math.prod(self.operation.x[0].shape[1:]), math.prod(self.operation.y.shape[1:])
+        image = np.arange(self.layout.images)[:, None]
+        return (
+            (pixel_in + image * inputs).ravel(),
+            (pixel_out + image * outputs).ravel(),
+            np.tile(word, self.layout.images),
+        )
+
+    def _pixels(self, value: Value) -> int:
+        return math.prod(value.shape[1:]) * (self.layout.images if self.on_lanes else 1)
+
     @cached_property
     def by_output(self) -> int:
         """The table of windows by output pixel."""
-        pixel_in, pixel_out, word = self.entries()
+        pixel_in, pixel_out, word = self._all_entries()
         rows = np.stack([pixel_in * self.pixel_bytes, word], axis=1)
-        return self.layout.tables.bounded(rows, pixel_out, self.operation.y.pixels)
+        return self.layout.tables.bounded(rows, pixel_out, self._pixels(self.operation.y))
 
     @cached_property
     def by_input(self) -> int:
         """The table of windows by input pixel."""
-        pixel_in, pixel_out, word = self.entries()
+        pixel_in, pixel_out, word = self._all_entries()
         order = np.argsort(pixel_in, kind="stable")
         rows = np.stack([pixel_out[order] * self.pixel_bytes, word[order]], axis=1)
-        return self.layout.tables.bounded(rows, pixel_in[order], self.operation.x[0].pixels)
+        return self.layout.tables.bounded(rows, pixel_in[order], self._pixels(self.operation.x[0]))
+
+    def lanes_of(self, value: Value) -> tuple[int, int, int, int]:
+        """The extent of a map with pixel lanes; one of a single pixel has no more lanes than images."""
+        _, channels, _, row = self.layout.extent(value)
+        return 1, channels, self._pixels(value), row
 
 
 @emits(AveragePool)
@@ -71,17 +101,23 @@ class EmitAveragePool(EmitWindows):
         words = share.astype(self.layout.dtype).view(f"i{self.layout.itemsize}")
         return pixel_in, pixel_out, words.astype(np.int64)
 
-    def _pass(self, code: Code, y: Ref, x: Ref, bounds: int, pixels: int) -> None:
-        code.tile(linear_maps.weighted_sum, y=y, x=x, bounds=bounds, pixels=pixels, size=self.pixel_bytes)
+    def _pass(self, code: Code, y: Ref, x: Ref, bounds: int, to: Value, source: Value) -> None:
+        if self.on_lanes:
+            extent, x_step = self.lanes_of(to), self.layout.row_size(source.buffer)
+            kernel = linear_maps.weighted_lanes
+            self.on_rows(code, kernel, to.buffer, y=y, x=x, bounds=bounds, y_extent=extent, x_step=x_step)
+        else:
+            code.tile(linear_maps.weighted_sum, y=y, x=x, bounds=bounds, pixels=to.pixels, size=self.pixel_bytes)
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k), self.by_output, op.y.pixels)
+            y, x = layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k)
+            self._pass(code, y, x, self.by_output, op.y, op.x[0])
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), self.by_input, op.x[0].pixels)
+        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), self.by_input, op.x[0], op.y)
 
 
 @emits(PermuteOperation)
@@ -104,6 +140,36 @@ class EmitPermutation(Emitter):
         self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), np.argsort(op.order))
 
 
+@emits(ToSamples)
+class EmitToSamples(Emitter):
+    """From pixel lanes to lanes of samples, and back."""
+
+    operation: ToSamples
+
+    def _pass(self, code: Code, kernel: Kernel, y: Ref, x: Ref) -> None:
+        op, layout = self.operation, self.layout
+        self.on_rows(
+            code,
+            kernel,
+            op.x[0].buffer,
+            y=y,
+            x=x,
+            extent=layout.extent(op.x[0]),
+            pixels=op.x[0].buffer.pixels,
+            row_steps=op.row_steps,
+            lane_bytes=layout.lane_bytes,
+        )
+
+    def forward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        if k in op.y.levels:
+            self._pass(code, memory.maps_to_samples, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k))
+
+    def backward(self, code: Code, k: int, direction: int) -> None:
+        op, layout = self.operation, self.layout
+        self._pass(code, memory.samples_to_maps, layout.rows(op.g, k), layout.rows(op.only_h, k))
+
+
 @emits(Sum)
 class EmitSum(Emitter):
     """Add: the first input is copied, the others are added."""
@@ -114,8 +180,7 @@ class EmitSum(Emitter):
         op, layout = self.operation, self.layout
         present = [x for x in op.x if k in x.levels]
         for i, x in enumerate(present):
-            y, count = layout.rows(op.y.buffer, k), op.y.rows * layout.lanes
-            copy_or_add(code, y, layout.rows(x.buffer, k), count, add=i > 0)
+            copy_or_add(layout, code, k, op.y.buffer, x.buffer, add=i > 0, follows=i > 0)
         if op.relu and present:
             rectify(layout, code, op, op.y.buffer, op.y.buffer, k)
 
@@ -131,21 +196,24 @@ class EmitConcatenation(Emitter):
 
     def _copy(self, code: Code, y: Ref, x: Ref, y_channels: int, x_channels: int) -> None:
         """The channels of one input from or to their place in each pixel."""
-        layout = self.layout
-        code.tile(
+        layout, buffer, channels = self.layout, self.operation.y.buffer, min(y_channels, x_channels)
+        size = layout.row_size(buffer)
+        code.rows(
             linear_maps.copy_rows,
+            channels,
+            size,
             y=y,
             x=x,
             pixels=self.operation.y.pixels,
-            y_step=y_channels * layout.lane_bytes,
-            x_step=x_channels * layout.lane_bytes,
-            count=min(y_channels, x_channels) * layout.lanes,
+            y_step=y_channels * size,
+            x_step=x_channels * size,
+            count=channels * size // layout.itemsize,
         )
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
         if k in op.y.levels:
-            for first, x in op.parts():
+            for first, x in (part for part, inside in zip(op.parts(), op.inside, strict=True) if not inside):
                 self._copy(code, layout.rows(op.y.buffer, k, first), layout.order(x, k), op.y.channels, x.channels)
 
     def backward(self, code: Code, k: int, direction: int) -> None:

@@ -6,8 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from rop.devices.cpu.code import Code, Ref, Word
-from rop.devices.cpu.emit.base import Emitter
+from rop.devices.cpu.code import Code, Ref
+from rop.devices.cpu.emit.base import Emitter, sum_of
 from rop.devices.cpu.emit.panels import backward_panels, backward_segments, forward_panels, forward_segments
 from rop.devices.cpu.memory import ZEROS
 from rop.kernels.cpu import bilinear
@@ -142,9 +142,3 @@ class EmitProducts(Emitter):
                 mask=layout.rows(op.source.buffer, 0, channel) if masked else 0,
                 terms=sum_of(terms),
             )
-
-
-def sum_of(terms: list[tuple[Ref, Ref]]) -> tuple[Word, ...]:
-    """The operand ``terms`` of a sum over orders: their number and their factors; the kernel reads no others."""
-    full = terms + [terms[0]] * (len(ORDERS) - len(terms))
-    return len(terms), *(factor for pair in full for factor in pair)

@@ -12,13 +12,15 @@ from rop.lowering.values import Buffer
 
 def rectify(layout: Layout, code: Code, operation: Rectifiable, y: Buffer, x: Buffer, k: int) -> None:
     """Order k of y is that of x, and 0 where the ReLU that is fused into the operation is off; y may be x."""
-    code.tile(
+    code.rows(
         select.rectify,
+        y.rows,
+        layout.row_size(y),
         y=layout.rows(y, k),
         x=layout.rows(x, k),
         mask=layout.rows(operation.y.buffer, 0),
         slope=0.0,
-        count=operation.y.rows * layout.lanes,
+        count=layout.count(y),
     )
 
 

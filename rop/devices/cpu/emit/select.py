@@ -19,13 +19,15 @@ class EmitRectify(Emitter):
 
     def _pass(self, code: Code, y: Ref, x: Ref) -> None:
         op, layout = self.operation, self.layout
-        code.tile(
+        self.on_rows(
+            code,
             select.rectify,
+            op.y.buffer,
             y=y,
             x=x,
             mask=layout.rows(op.x[0].buffer, 0),
             slope=float(op.layer.negative_slope),
-            count=op.y.rows * layout.lanes,
+            count=layout.count(op.y.buffer),
         )
 
     def forward(self, code: Code, k: int, direction: int) -> None:
@@ -54,27 +56,32 @@ class EmitMaxPool(EmitWindows):
         op, layout = self.operation, self.layout
         if k not in op.y.levels:
             return
-        common: dict[str, Operand] = {
+        operands: dict[str, Operand] = {
             "y": layout.rows(op.y.buffer, k),
             "chosen": layout.rows(self.chosen, 0),
             "x": layout.rows(op.x[0].buffer, k),
             "bounds": self.by_output,
-            "pixels": op.y.pixels,
-            "size": self.pixel_bytes,
         }
         if k == 0:
-            code.tile(select.pool_largest, **common, relu=int(op.relu))
+            operands["relu"] = int(op.relu)
+        if self.on_lanes:
+            kernel = select.pool_largest_lanes if k == 0 else select.pool_chosen_lanes
+            operands |= {"y_extent": self.lanes_of(op.y), "x_step": layout.row_size(op.x[0].buffer)}
+            self.on_rows(code, kernel, op.y.buffer, **operands)
         else:
-            code.tile(select.pool_chosen, **common)
+            kernel = select.pool_largest if k == 0 else select.pool_chosen
+            code.tile(kernel, pixels=op.y.pixels, size=self.pixel_bytes, **operands)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        code.tile(
-            select.pool_returned,
-            h=layout.rows(op.only_h, k),
-            chosen=layout.rows(self.chosen, 0),
-            g=layout.rows(op.g, k),
-            bounds=self.by_input,
-            pixels=op.x[0].pixels,
-            size=self.pixel_bytes,
-        )
+        operands: dict[str, Operand] = {
+            "h": layout.rows(op.only_h, k),
+            "chosen": layout.rows(self.chosen, 0),
+            "g": layout.rows(op.g, k),
+            "bounds": self.by_input,
+        }
+        if self.on_lanes:
+            operands |= {"h_extent": self.lanes_of(op.x[0]), "g_step": layout.row_size(op.y.buffer)}
+            self.on_rows(code, select.pool_returned_lanes, op.x[0].buffer, **operands)
+        else:
+            code.tile(select.pool_returned, pixels=op.x[0].pixels, size=self.pixel_bytes, **operands)

@@ -15,8 +15,8 @@ class EmitSoftmax(Emitter):
     operation: SoftmaxOperation
 
     def _sizes(self) -> dict[str, Operand]:
-        y = self.operation.y
-        return {"pixels": y.pixels, "rows": y.channels, "lanes": self.layout.lanes, "scratch": Ref("scratch")}
+        pixels, channels, _, row = self.layout.extent(self.operation.y)
+        return {"pixels": pixels, "rows": channels, "lanes": row // self.layout.itemsize, "scratch": Ref("scratch")}
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
