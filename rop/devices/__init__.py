@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from rop.devices.workspace import Workspace
 
 DEVICES = ("cpu", "cuda", "auto")
+LAYOUTS = ("samples", "pixels")  # what lies side by side in a row of the CPU's memory; see rop/devices/cpu/choice.py
 INSTALL = "pip install 'rop[cuda12]' (or 'rop[cuda13]' where the driver is of CUDA 13)"
 
 
@@ -72,13 +73,21 @@ def on_device(value: Any) -> bool:
 
 
 def make_workspace(
-    device: str, net: Graph, shape: Shape, training: bool, loss: Loss, dtype: Any, batch: int, memory_limit: int
+    device: str,
+    net: Graph,
+    shape: Shape,
+    training: bool,
+    loss: Loss,
+    dtype: Any,
+    batch: int,
+    memory_limit: int,
+    layout: str | None = None,
 ) -> Workspace:
-    """The memory of a network on batches of this size, on a device."""
+    """The memory of a network on batches of this size, on a device; a GPU has one layout."""
     if check_choice("make_workspace", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.devices.cuda.workspace import CudaWorkspace
 
         return CudaWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit)
     from rop.devices.cpu.workspace import CpuWorkspace
 
-    return CpuWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit)
+    return CpuWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit, layout=layout)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -10,7 +14,24 @@ from rop.errors import ArgumentError
 from rop.layers.loss import Targets
 from rop.lowering import Plan
 
-DEFAULT_MEMORY = 1 << 30  # bytes of activations that are kept between passes
+LEAST_MEMORY = 1 << 30  # bytes of activations that are kept between passes on the smallest machine
+CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")  # what a container may use, on Linux
+
+
+@lru_cache(maxsize=1)
+def default_memory() -> int:
+    """Bytes of activations that are kept between passes unless the user says how many: half of the memory that the
+    machine, or the container, has. Results do not depend on it.
+
+    >>> default_memory() >= LEAST_MEMORY
+    True
+    """
+    total = 0
+    with suppress(AttributeError, ValueError, OSError):  # not every system tells
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(ValueError, OSError):  # "max" is no number: no limit
+        total = min(total, int(CONTROL_GROUP.read_text()))
+    return max(LEAST_MEMORY, total // 2)
 
 
 @dataclass(eq=False)

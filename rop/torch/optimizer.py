@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from rop import optim
 from rop.arguments import check_int
-from rop.devices.batch import DEFAULT_MEMORY
+from rop.devices.batch import default_memory
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.kernels.rules import averaged
@@ -86,7 +86,7 @@ class SpectralRadius:
             )
         regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
-        self._memory_limit = DEFAULT_MEMORY if memory_limit is None else memory_limit
+        self._memory_limit = default_memory() if memory_limit is None else memory_limit
         self._bound: dict[bool, _Bound] = {}  # by the module's mode
         first = self._bind()
         _check_optimizer(base_optimizer, module)

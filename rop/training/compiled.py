@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
-from rop.devices.batch import DEFAULT_MEMORY, Data
+from rop.devices.batch import Data, default_memory
 from rop.devices.cpu.execution import CANCELLABLE_WORK
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
@@ -51,7 +51,7 @@ class CompiledSteps(Steps):
         self._settings = compiled_settings(type(self).__name__, self.optimizer, self.regularizer)
         shape = self._x.shape[1:]
         self._space = CpuWorkspace.of(
-            self.net, shape, True, self.loss, self.dtype, self.batch, DEFAULT_MEMORY, one_chunk=True
+            self.net, shape, True, self.loss, self.dtype, self.batch, default_memory(), one_chunk=True
         )
         self._data = Data(self._x.reshape(len(self._x), -1), self._targets, 1.0, np.zeros(0, np.int64))
         self._shares = self._targets.shares if self.loss.reduction == "mean" else None

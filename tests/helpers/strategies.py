@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 import rop
 from rop.check.reference import output_shape
+from rop.devices.cpu.choice import LANES
 from rop.devices.cpu.emit import SMALL
 from rop.devices.cpu.emit.bilinear import REGROUP, WIDE
 from rop.devices.cpu.memory import RUN_LENGTH_WORTH_MOVING
-from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES, LANES
+from rop.devices.cpu.workspace import BLOCK_OF_VECTORS, CHUNK_TILES
 from rop.kernels.cpu.gemm import DOT_COLUMNS, L1, PANEL
 from rop.kernels.cpu.transfer import LONG
 from rop.kernels.cpu.vector import BLOCK

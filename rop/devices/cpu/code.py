@@ -18,7 +18,6 @@ from rop.devices.cpu.threads import Pace
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
 
-
 LEAST_SLICES, MOST_SLICES = 8, 64  # of the rows of an instruction; between them, as many as give slices of …
 SLICE_BYTES = 1 << 17  # … this size: the instructions of a stage find in the cache what the one before has read
 

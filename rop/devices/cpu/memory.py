@@ -17,8 +17,8 @@ import numpy as np
 
 from rop.devices.cpu import guard
 from rop.devices.cpu.code import Ref
-from rop.devices.emission import BaseLayout
 from rop.devices.cpu.lifetimes import Lifetimes, packed_places
+from rop.devices.emission import BaseLayout
 from rop.kernels.cpu.vector import BLOCK
 from rop.lowering.plan import Operation, Plan
 from rop.lowering.values import ORDERS, Buffer, Value

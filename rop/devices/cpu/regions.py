@@ -63,7 +63,12 @@ class Regions:
         self.table["partial_step"] = Region(self._partial_step)
         self.table["sums_step"] = Region(sums_step)
         self._add("sums", chunk * sums_step // 8, np.float64, sums_step)
-        self._add("scratch", chunk * SCRATCH_ROWS * layout.longest_row, layout.dtype, SCRATCH_ROWS * layout.longest_row * layout.itemsize)
+        self._add(
+            "scratch",
+            chunk * SCRATCH_ROWS * layout.longest_row,
+            layout.dtype,
+            SCRATCH_ROWS * layout.longest_row * layout.itemsize,
+        )
         self._add("mask", chunk * layout.lanes, layout.dtype, layout.lane_bytes)
         for name in ("batch", "state", "strips", "turned0", "turned1", "turned2", "gradient"):
             self._add(name, layout.sizes[name], layout.dtype)

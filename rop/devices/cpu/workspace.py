@@ -8,7 +8,6 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 
 from rop.devices.batch import Data, orders_kept
 from rop.devices.cpu import guard
+from rop.devices.cpu.choice import LANES, choose_images, choose_lanes, choose_layout
 from rop.devices.cpu.code import Bound
 from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
@@ -26,28 +26,15 @@ from rop.devices.workspace import Orders, Workspace
 from rop.graph import Graph
 from rop.kernels import warm
 from rop.kernels.cpu import batchnorm, interpreter, transfer
-from rop.kernels.cpu.gemm import SPAN
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 from rop.lowering import ORDERS, Plan, outline
 
-LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
 CHUNK_BYTES = 32 << 20  # the planes and partial sums of a chunk should not exceed this, …
 CHUNK_TILES = 64  # … nor should its number of tiles exceed this, …
 CHUNK_LEAST = 4  # … but a chunk has at least this number of tiles, for threads to share
 ALL_ORDERS = ((0, 0), (1, 0), (2, 0))  # (order, direction)
 BLOCK_OF_VECTORS = 8  # directions that go through the network together
-
-
-def choose_lanes(plan: Plan, batch: int) -> int:
-    """Tile size. Images fill the cache with few lanes: what a micro-kernel takes at a time; of small vectors a tile
-    takes more, as long as several tiles are left for threads."""
-    least = LANES[0]
-    if plan.pixel_lanes:
-        return -(-batch // least) * least
-    if any(value.pixels > 1 for value in plan.values.values()):
-        return max(least, SPAN // plan.itemsize) if batch > least else least
-    return next((lanes for lanes in reversed(LANES) if batch > lanes), least)
 
 
 @dataclass(eq=False)
@@ -69,8 +56,10 @@ class CpuWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
-        self.lanes = choose_lanes(plan, batch)
-        self.lowered = Lowered(plan, self.lanes, self.batch)
+        images = choose_images(plan, batch, at_once=one_chunk)
+        self.lanes = -(-images // LANES[0]) * LANES[0] if plan.pixel_lanes else choose_lanes(plan, batch)
+        self._images = min(images, batch)
+        self.lowered = Lowered(plan, self.lanes, self._images)
         self.layout = self.lowered.layout
         self.tiles = -(-batch // self.lanes)
         self.stride = -(-max(self.layout.plane_sizes.values()) // CACHE_LINE) * CACHE_LINE + CACHE_LINE
@@ -97,9 +86,10 @@ class CpuWorkspace(Workspace):
         batch: int,
         memory_limit: int,
         one_chunk: bool = False,
+        layout: str | None = None,
     ) -> CpuWorkspace:
         """The workspace of a network."""
-        pixel_lanes = os.environ.get("ROP_LAYOUT") == "pixels"
+        pixel_lanes = choose_layout(net, shape, batch, layout) == "pixels"
         return cls(outline(net, shape, training, loss, dtype, pixel_lanes), batch, memory_limit, one_chunk)
 
     def _ensure_compiled(self, training: bool) -> None:
@@ -107,7 +97,9 @@ class CpuWorkspace(Workspace):
         in the cache."""
         if warm.complete(self.dtype):
             return
-        lowered = Lowered(self.plan, self.lanes, self.batch)  # not self.lowered, which would keep the tables of this pass, too
+        lowered = Lowered(
+            self.plan, self.lanes, self._images
+        )  # not self.lowered, which would keep the tables of this pass, too
         code = lowered.emit_pass(ALL_ORDERS, (0, 1, 2)) if self.plan.gradients else lowered.emit_outputs()
         names = code.functions(self.dtype).union(
             [interpreter.entry_name(parallel) for parallel in (True, False)],
@@ -119,6 +111,8 @@ class CpuWorkspace(Workspace):
     def _chunk(self) -> int:
         if self.plan.coupled:
             return self.tiles
+        if self.plan.pixel_lanes:  # threads share the work of each tile
+            return 1
         per_tile = 3 * (self.stride + self.layout.partial_size * self.plan.itemsize)
         return min(self.tiles, max(CHUNK_LEAST, min(CHUNK_TILES, CHUNK_BYTES // per_tile)))
 

@@ -31,8 +31,8 @@ from rop.kernels.compile import (
     loop,
     real,
 )
-from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, TERMS, _term, panel_sums, share
 from rop.kernels.cpu.batchnorm import PIECE
+from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, TERMS, _term, panel_sums, share
 from rop.kernels.cpu.memory import bounds_of, clear, integers, reals, transpose_block
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, vector_function
 from rop.layers import relu as layer
@@ -240,7 +240,11 @@ def strip_products(c, zeros, bias, bias_step, gate: Pair, add, terms: Terms, tab
     per_group = words[STRIP_PARTS] * words[ROW_PARTS]
     group, rest = unit // per_group, unit % per_group
     strip_part, row_part = rest // words[ROW_PARTS], rest % words[ROW_PARTS]
-    a, b, place = group * rows * channels * words[TAPS] * itemsize, group * channels * words[X_STEP], group * rows * c_step
+    a, b, place = (
+        group * rows * channels * words[TAPS] * itemsize,
+        group * channels * words[X_STEP],
+        group * rows * c_step,
+    )
     of_group = (count, a0 + a, b0 + b, a1 + a, b1 + b, a2 + a, b2 + b)
     every = (rows + PANEL - 1) // PANEL
     panels = (every * row_part // words[ROW_PARTS], every * (row_part + 1) // words[ROW_PARTS])
@@ -276,9 +280,7 @@ def strip_products(c, zeros, bias, bias_step, gate: Pair, add, terms: Terms, tab
             multiply_strip(tile, SPAN, zeros, 0, (0, 0), 0, of_group, words, strip, first, panels, buffer)
         begin = panels[0] * (rows // every) + min(panels[0], rows % every)
         end = panels[1] * (rows // every) + min(panels[1], rows % every)
-        scatter_strip(
-            c + place, c_step, tile, words, strip, mask + place if mask != 0 else 0, add, begin, end
-        )
+        scatter_strip(c + place, c_step, tile, words, strip, mask + place if mask != 0 else 0, add, begin, end)
 
 
 @kernel

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rop
+from rop.devices.cpu.choice import LANES
 from rop.devices.cpu.emit.bilinear import WIDE
-from rop.devices.cpu.workspace import CHUNK_TILES, LANES, CpuWorkspace
+from rop.devices.cpu.workspace import CHUNK_TILES, CpuWorkspace
 from rop.kernels.cpu.gemm import PANEL
 from tests.helpers.checker import check
 from tests.helpers.strategies import (

@@ -117,9 +117,7 @@ def segment_table(layout: Layout, reads: Reads, step: int) -> int:
         positions = np.flatnonzero(reads.valid[:, tap])
         lanes = reads.lanes[positions] + reads.shifts[tap]
         starts = np.ones(positions.size, bool)
-        starts[1:] = (
-            (np.diff(positions) != 1) | (np.diff(lanes) != step) | (positions[1:] % LANES_PER_CHUNK == 0)
-        )
+        starts[1:] = (np.diff(positions) != 1) | (np.diff(lanes) != step) | (positions[1:] % LANES_PER_CHUNK == 0)
         first = np.flatnonzero(starts)
         lengths = np.diff(first, append=positions.size)
         runs.append(np.stack([positions[first], lanes[first], lengths], axis=1))
