@@ -84,10 +84,6 @@ class EmitWindows(Emitter):
         rows = np.stack([pixel_out[order] * self.pixel_bytes, word[order]], axis=1)
         return self.layout.tables.bounded(rows, pixel_in[order], self._pixels(self.operation.x[0]))
 
-    def lanes_of(self, value: Value) -> tuple[int, int, int, int]:
-        """The extent of a map with pixel lanes; one of a single pixel has no more lanes than images."""
-        _, channels, _, row = self.layout.extent(value)
-        return 1, channels, self._pixels(value), row
 
 
 @emits(AveragePool)
@@ -103,7 +99,7 @@ class EmitAveragePool(EmitWindows):
 
     def _pass(self, code: Code, y: Ref, x: Ref, bounds: int, to: Value, source: Value) -> None:
         if self.on_lanes:
-            extent, x_step = self.lanes_of(to), self.layout.row_size(source.buffer)
+            extent, x_step = self.layout.extent(to), self.layout.row_size(source.buffer)
             kernel = linear_maps.weighted_lanes
             self.on_rows(code, kernel, to.buffer, y=y, x=x, bounds=bounds, y_extent=extent, x_step=x_step)
         else:

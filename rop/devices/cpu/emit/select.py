@@ -66,7 +66,7 @@ class EmitMaxPool(EmitWindows):
             operands["relu"] = int(op.relu)
         if self.on_lanes:
             kernel = select.pool_largest_lanes if k == 0 else select.pool_chosen_lanes
-            operands |= {"y_extent": self.lanes_of(op.y), "x_step": layout.row_size(op.x[0].buffer)}
+            operands |= {"y_extent": layout.extent(op.y), "x_step": layout.row_size(op.x[0].buffer)}
             self.on_rows(code, kernel, op.y.buffer, **operands)
         else:
             kernel = select.pool_largest if k == 0 else select.pool_chosen
@@ -81,7 +81,7 @@ class EmitMaxPool(EmitWindows):
             "bounds": self.by_input,
         }
         if self.on_lanes:
-            operands |= {"h_extent": self.lanes_of(op.x[0]), "g_step": layout.row_size(op.y.buffer)}
+            operands |= {"h_extent": layout.extent(op.x[0]), "g_step": layout.row_size(op.y.buffer)}
             self.on_rows(code, select.pool_returned_lanes, op.x[0].buffer, **operands)
         else:
             code.tile(select.pool_returned, pixels=op.x[0].pixels, size=self.pixel_bytes, **operands)

@@ -133,7 +133,7 @@ def parts_of(pieces: int, most: int) -> int:
 
 
 def per_tap(channels: int, itemsize: int) -> int:
-    """Numbers that the channels of a tap take in a turned map: whole spans, and at the end a block if that is enough."""
+    """Numbers that the channels of a tap take in a turned map: whole spans, and a block at the end if it suffices."""
     spans, rest = divmod(channels * itemsize, SPAN)
     return (spans * SPAN + (0 if rest == 0 else BLOCK if rest <= BLOCK else SPAN)) // itemsize
 
@@ -275,7 +275,7 @@ class EmitConvStrips(Emitter):
         )
 
     def backward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
+        op = self.operation
         if code.wanted:
             if op.bias_at is not None:
                 self._bias_gradient(code, k, op.bias_at)
