@@ -152,7 +152,7 @@ def _announce(dtype: Any, names: set[str], reason: str) -> None:
     functions = f"{len(names)} functions" if len(names) > 1 else "a function"
     say(
         f"compiling {functions} that {reason} ({np.dtype(dtype).name}), about {about:.0f} s; "
-        "they are kept for this machine, and later starts load them"
+        "they are kept, and later starts load them"
     )
 
 
