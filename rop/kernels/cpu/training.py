@@ -30,7 +30,7 @@ from rop.kernels.compile import (
     specialised,
 )
 from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
-from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
+from rop.kernels.cpu.interpreter import load_threads, version
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
 from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
@@ -446,10 +446,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
         options = {**OPTIONS, "parallel": True} if threads and parallel else options
         return numba.njit(fastmath=LOOP_MATH, **options)(specialised(function, dtype, **bind))
 
-    interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
-        _run_parallel if parallel else _run_serial
-    )
-    one_pass = njit(_pass, run=interpreter)
+    one_pass = njit(_pass, run=version(parallel))
     vectors = {"moments": njit(_all_moments, threads=True), "scaled": njit(_scaled, threads=True)}
     one_penalty = njit(
         _penalty,
