@@ -46,9 +46,9 @@ class Execution:
         self._tile_count[0] = tiles
         pace = bound.pace
         if pace.rests:
-            pace.rests -= 1
             parallel = pace.threaded and in_home_process()
             refused: int = question[parallel](*ends, *bound.address, tiles, 0, self.cancel_address)
+            pace.rested()
         else:
             parallel = in_home_process() and pace.parallel()
             start = perf_counter()

@@ -89,6 +89,11 @@ class Pace:
         if due and (not self.threaded or usual < ALWAYS_PARALLEL_SECONDS):
             self._begin_trial()
 
+    def rested(self) -> None:
+        """Takes in that a call has ended that was not measured."""
+        Pace._ended = time.perf_counter()
+        self.rests -= 1
+
     def _decide(self, seconds: float) -> None:
         """Ends a trial in which a call took this time."""
         if self._usual is not None and self._better(seconds):

@@ -196,8 +196,8 @@ def test_short_calls_are_measured_now_and_then() -> None:
     pace = Pace()
     for i in range(2000):
         if pace.rests:
-            pace.rests -= 1
             ways.append(pace.threaded)
+            pace.rested()
             continue
         measured += 1
         ways += run(pace, 1, 5 * short if i > 1000 else short, 1.5 * short)
@@ -205,3 +205,21 @@ def test_short_calls_are_measured_now_and_then() -> None:
     assert ways[:1000].count(True) > 800 and ways[1200:].count(False) > 600
     run(pace, 500, 100 * short, 100 * short)
     assert pace.rests == 0
+
+
+def test_a_long_call_that_is_not_measured_is_no_pause(clock: Clock) -> None:
+    """Otherwise each interruption by another process would make threads be tried again."""
+    short, pace = module.RESTING_SECONDS / 2, Pace()
+    for _ in range(1000):
+        clock.now += 5 * short if pace.rests else 0.0
+        pace.rested() if pace.rests else run(pace, 1, 5 * short, short)
+    assert not pace.threaded
+    pauses = 0
+    for _ in range(300):
+        if pace.rests:
+            clock.now += 2 * IDLE_SECONDS
+            pace.rested()
+        else:
+            run(pace, 1, 5 * short, short)
+            pauses += pace._pauses > 0
+    assert pauses == 0
