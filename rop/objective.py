@@ -72,6 +72,7 @@ class Objective:
             By default half of the machine's memory.
         layout: how images lie in the CPU's memory, "samples" side by side or "pixels"; by default the one that needs
             less work for this net and batch. Results differ by rounding only.
+        winograd: whether convolutions of 3×3 may be computed by Winograd's algorithm; off, all sums are direct.
 
     >>> import numpy as np, rop
     >>> net = rop.Sequential(rop.Linear(3, 4), rop.Tanh(), rop.Linear(4, 2))
@@ -97,6 +98,7 @@ class Objective:
         check_finite: bool = True,
         memory_limit: int | None = None,
         layout: str | None = None,
+        winograd: bool = True,
     ):
         check_problem("Objective", net, loss)
         self.net, self.loss = net, loss
@@ -109,6 +111,7 @@ class Objective:
         if layout is not None:
             check_choice("Objective", "layout", layout, LAYOUTS)
         self.layout = layout
+        self.winograd = check_bool("Objective", "winograd", winograd)
         self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
         self._workspaces: OrderedDict[tuple[int, Shape], Workspace] = OrderedDict()
         self._bind(x, y)
@@ -140,6 +143,7 @@ class Objective:
                 batch,
                 self.memory_limit,
                 self.layout,
+                self.winograd,
             )
             if len(self._workspaces) > 4:  # batch sizes that are not in use any more give way
                 self._workspaces.popitem(last=False)
@@ -170,7 +174,7 @@ class Objective:
             return self.with_data(x, y)
         settings: dict[str, Any] = {"training": self.training, "state": self._state, "check_finite": self.check_finite}
         settings |= {"dtype": self.dtype, "device": self.device, "memory_limit": self.memory_limit}
-        settings["layout"] = self.layout
+        settings |= {"layout": self.layout, "winograd": self.winograd}
         return Objective(self.net, loss, x, y, **settings)
 
     @property

@@ -32,6 +32,7 @@ NUMERIC = (
     "tests/objective/test_networks.py",
     "tests/objective/test_identities.py",
     "tests/devices/cpu/test_thresholds.py",
+    "tests/devices/cpu/test_winograd.py",
     "tests/devices/cpu/test_guard.py",
     "tests/training/test_descent.py",
     "tests/curvature/test_eigen.py",

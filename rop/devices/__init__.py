@@ -82,12 +82,13 @@ def make_workspace(
     batch: int,
     memory_limit: int,
     layout: str | None = None,
+    winograd: bool = True,
 ) -> Workspace:
-    """The memory of a network on batches of this size, on a device; a GPU has one layout."""
+    """The memory of a network on batches of this size, on a device; a GPU has one layout, and direct sums."""
     if check_choice("make_workspace", "device", device, ("cpu", "cuda")) == "cuda":
         from rop.devices.cuda.workspace import CudaWorkspace
 
         return CudaWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit)
     from rop.devices.cpu.workspace import CpuWorkspace
 
-    return CpuWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit, layout=layout)
+    return CpuWorkspace.of(net, shape, training, loss, dtype, batch, memory_limit, layout=layout, winograd=winograd)

@@ -53,7 +53,18 @@ def compile_here() -> None:
 # ------------------------------------------------------------------------------------------------------ what there is
 def all_kernels() -> list[Kernel]:
     """Every kernel, including those of the activations."""
-    from rop.kernels.cpu import batchnorm, bilinear, elementwise, linear_maps, loss, memory, select, softmax  # noqa: F401
+    from rop.kernels.cpu import (  # noqa: F401
+        batchnorm,
+        bilinear,
+        elementwise,
+        linear_maps,
+        loss,
+        memory,
+        select,
+        softmax,
+        strips,
+        winograd,
+    )
     from rop.layers.record import ACTIVATIONS, RECORDS
 
     layers = [layer for kind in ACTIVATIONS.values() for layer in RECORDS[kind].made()]

@@ -39,14 +39,21 @@ def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
 
 
 def outline(
-    graph: Graph, input_shape: Shape, training: bool, loss: Loss | None, dtype: Any, pixel_lanes: bool = False
+    graph: Graph,
+    input_shape: Shape,
+    training: bool,
+    loss: Loss | None,
+    dtype: Any,
+    pixel_lanes: bool = False,
+    winograd: bool = True,
 ) -> Plan:
     """Operations, values and gradients of a network on inputs of this shape; gradients if there is a loss.
 
-    ``pixel_lanes`` says how maps lie, see values.py.
+    ``pixel_lanes`` says how maps lie, see values.py; ``winograd`` whether convolutions may be computed by Winograd's
+    algorithm.
     """
     check_kinds(graph, loss)
-    plan = Plan(graph, input_shape, training, loss is not None, dtype, pixel_lanes)
+    plan = Plan(graph, input_shape, training, loss is not None, dtype, pixel_lanes, winograd)
     for node in graph.nodes:
         plan.values[node] = _lower(plan, node)
     plan.output = with_sample_lanes(plan, plan.values[graph.output])

@@ -24,17 +24,25 @@ if TYPE_CHECKING:
 class Plan:
     """Operations, values and gradients of a network on inputs of one shape, whichever device runs it.
 
-    With ``pixel_lanes`` maps have a row for each channel and a lane for each pixel of each sample.
+    With ``pixel_lanes`` maps have a row for each channel and a lane for each pixel of each sample. ``winograd`` says
+    whether convolutions may be computed by Winograd's algorithm.
     """
 
     def __init__(
-        self, graph: Graph, input_shape: Shape, training: bool, gradients: bool, dtype: Any, pixel_lanes: bool = False
+        self,
+        graph: Graph,
+        input_shape: Shape,
+        training: bool,
+        gradients: bool,
+        dtype: Any,
+        pixel_lanes: bool = False,
+        winograd: bool = True,
     ):
         self.graph, self.training = graph, training
         self.dtype = np.dtype(dtype)
         self.gradients = gradients  # whether there is a backward pass
         self.shapes = graph.shapes(input_shape)
-        self.pixel_lanes = pixel_lanes
+        self.pixel_lanes, self.winograd = pixel_lanes, winograd
         self.buffers: list[Buffer] = []
         self.values: dict[Node, Value] = {}
         self.operations: list[Operation] = []

@@ -93,10 +93,11 @@ class CpuWorkspace(Workspace):
         memory_limit: int,
         one_chunk: bool = False,
         layout: str | None = None,
+        winograd: bool = True,
     ) -> CpuWorkspace:
         """The workspace of a network."""
         pixel_lanes = choose_layout(net, shape, batch, layout) == "pixels"
-        return cls(outline(net, shape, training, loss, dtype, pixel_lanes), batch, memory_limit, one_chunk)
+        return cls(outline(net, shape, training, loss, dtype, pixel_lanes, winograd), batch, memory_limit, one_chunk)
 
     def _ensure_compiled(self, training: bool) -> None:
         """Asks for all that this network may run, at all orders, at once: children compile in parallel what is missing

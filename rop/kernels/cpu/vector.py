@@ -96,13 +96,13 @@ def const(value: int) -> ir.Constant:
 
 
 class VectorBuilder:
-    """Writes vector instructions of one precision through an LLVM builder."""
+    """Writes vector instructions of one precision through an LLVM builder; a vector has ``vector`` bytes."""
 
-    def __init__(self, builder: ir.IRBuilder, dtype: DTypeLike):
+    def __init__(self, builder: ir.IRBuilder, dtype: DTypeLike, vector: int = VECTOR):
         self.b = builder
         self.size = np.dtype(dtype).itemsize
         self.scalar = ir.FloatType() if self.size == 4 else ir.DoubleType()
-        self.lanes = VECTOR // self.size
+        self.lanes = vector // self.size
         self.vector = ir.VectorType(self.scalar, self.lanes)
         self.suffix = f"v{self.lanes}f{8 * self.size}"
 

@@ -14,7 +14,7 @@ import numpy as np
 from rop.devices.cpu.code import Code, Ref
 from rop.devices.cpu.emit.base import SLICES, Emitter, emits, sum_of
 from rop.devices.cpu.emit.products import EmitProducts
-from rop.devices.cpu.emit.strips import EmitConvStrips
+from rop.devices.cpu.emit.winograd import EmitConvWinograd
 from rop.devices.cpu.memory import NOWHERE, ZEROS, Layout
 from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, SPAN
@@ -190,7 +190,7 @@ class EmitConv(EmitProducts):
     @classmethod
     def version(cls, layout: Layout) -> type[Emitter]:
         """On pixel lanes a convolution takes strips of pixels at a time."""
-        return EmitConvStrips if layout.plan.pixel_lanes else cls
+        return EmitConvWinograd if layout.plan.pixel_lanes else cls
 
     def reserve_weight_gradient(self) -> None:
         op, layout, x = self.operation, self.layout, self.operation.source

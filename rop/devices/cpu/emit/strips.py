@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 
@@ -138,6 +139,19 @@ def per_tap(channels: int, itemsize: int) -> int:
     return (spans * SPAN + (0 if rest == 0 else BLOCK if rest <= BLOCK else SPAN)) // itemsize
 
 
+class PackedProduct(Protocol):
+    """A product of maps with weights that are packed before."""
+
+    def weights(self, j: int, direction: int) -> Ref:
+        """Order j of the packed weights."""
+
+    def pack(self, code: Code, k: int, direction: int, weight_at: int) -> None:
+        """Packs order k of the weights."""
+
+    def emit(self, code: Code, terms: tuple[Word, ...], **operands: Operand) -> None:
+        """The instruction."""
+
+
 @dataclass
 class Product:
     """One product of maps with packed weights: its tables, and where its panels are."""
@@ -217,37 +231,45 @@ class EmitConvStrips(Emitter):
     operation: ConvProducts
 
     def reserve(self) -> None:
-        op, layout, g = self.operation, self.layout, self.operation.geometry
-        group = op.group_rows * op.group_inputs * g.taps
-        row, channel = op.group_inputs * g.taps, g.taps
-        self.forward_product = Product(
-            layout,
-            forward_reads(g, layout.images),
+        self.reads = forward_reads(self.operation.geometry, self.layout.images)
+        self.forward_product = self.make_forward()
+        self.backward_products: list[PackedProduct] = []
+        if not self.plan.gradients:
+            return
+        if self.operation.source.needs_gradient:
+            self.backward_products = self.make_backward()
+        self.weights = WeightGradient(self.layout, self.operation, self.reads)
+
+    def make_forward(self) -> PackedProduct:
+        """y = W x."""
+        op, taps = self.operation, self.operation.geometry.taps
+        return Product(
+            self.layout,
+            self.reads,
             op.groups,
             op.group_rows,
             op.group_inputs,
             op.y.buffer,
             op.source.buffer,
-            (group, row, channel),
+            (op.group_rows * op.fan, op.fan, taps),
         )
-        self.backward_products: list[Product] = []
-        if not self.plan.gradients:
-            return
-        if op.source.needs_gradient:
-            self.backward_products = [
-                Product(
-                    layout,
-                    reads,
-                    op.groups,
-                    op.group_inputs,
-                    op.group_rows,
-                    op.source.buffer,
-                    op.y.buffer,
-                    (group, channel, row),
-                )
-                for reads in backward_reads(g, layout.images)
-            ]
-        self.weights = WeightGradient(layout, op, self.forward_product.reads)
+
+    def make_backward(self) -> list[PackedProduct]:
+        """h = Wᵀ δ, in several products if there is a stride."""
+        op, taps = self.operation, self.operation.geometry.taps
+        return [
+            Product(
+                self.layout,
+                reads,
+                op.groups,
+                op.group_inputs,
+                op.group_rows,
+                op.source.buffer,
+                op.y.buffer,
+                (op.group_rows * op.fan, taps, op.fan),
+            )
+            for reads in backward_reads(op.geometry, self.layout.images)
+        ]
 
     def prepare(self, code: Code, k: int, direction: int) -> None:
         if k in WEIGHT_ORDERS:

@@ -1,0 +1,176 @@
+"""Convolutions of 3×3 on pixel lanes by Winograd's algorithm agree with direct sums and with the oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rop
+from rop.check.reference import reference
+from rop.devices.cpu.emit import winograd
+from tests.helpers.checker import TOLERANCES, cast, discrepancies, error_of
+from tests.helpers.strategies import seeds
+from tests.helpers.zoo import direction, labels, normal, point
+
+RESULTS = ("grad", "hvp", "r2")
+CLASSES = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def used_everywhere() -> Iterator[None]:
+    """Also where it does not pay."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "LEAST_GAIN", 0.0)
+        yield
+
+
+@st.composite
+def convolutions(draw: Any, smooth: bool = False) -> tuple[Any, tuple[int, ...]]:
+    """Two convolutions of 3×3, the first one with any padding, between layers that let all orders through."""
+    channels = st.integers(winograd.LEAST_CHANNELS, 40)
+    c, d = draw(channels), draw(channels)
+    padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
+    activation = rop.Tanh() if smooth else draw(st.sampled_from([rop.ReLU(), rop.Tanh()]))
+    net = rop.Sequential(
+        rop.Conv2d(2, c, 1),
+        rop.Tanh(),
+        rop.Conv2d(c, d, 3, padding=padding, bias=draw(st.booleans())),
+        activation,
+        rop.Conv2d(d, c, 3, padding=1, bias=draw(st.booleans())),
+        rop.AdaptiveAvgPool2d((1, 2)),
+        rop.Flatten(),
+        rop.Linear(2 * c, CLASSES),
+    )
+    return net, (2, draw(st.integers(3, 20)), draw(st.integers(3, 20)))
+
+
+def objective(made: tuple[Any, tuple[int, ...]], batch: int, seed: int, dtype: Any, on: bool) -> Any:
+    """The network on drawn data, by Winograd's algorithm or not."""
+    net, shape = made
+    x, y = cast(normal(seed, (batch, *shape)), dtype), labels(seed, (batch,), CLASSES)
+    return rop.Objective(net, rop.CrossEntropy(), x, y, dtype=dtype, layout="pixels", winograd=on)
+
+
+def jets(made: tuple[Any, tuple[int, ...]], batch: int, seed: int, dtype: Any) -> tuple[Any, Any]:
+    """All orders by direct sums and by Winograd's algorithm, at numbers that float32 can hold."""
+    w, v = (vector(made[0], seed, np.float32).astype(dtype) for vector in (point, direction))
+    direct, fast = (objective(made, batch, seed, dtype, on) for on in (False, True))
+    return direct.jet(w, v), fast.jet(w, v)
+
+
+def relative(actual: Any, expected: Any) -> float:
+    return error_of(actual, expected) / float(np.linalg.norm(expected))
+
+
+@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds)
+def test_it_agrees_with_direct_sums(made: Any, batch: int, seed: int) -> None:
+    direct, fast = jets(made, batch, seed, np.float64)
+    for name in RESULTS:
+        assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
+
+
+@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds)
+def test_sums_over_chunks_of_channels(made: Any, batch: int, seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "CHUNK_CHANNELS", 9)
+        direct, fast = jets(made, batch, seed, np.float64)
+    for name in RESULTS:
+        assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
+
+
+@given(made=convolutions(smooth=True), batch=st.integers(1, 5), seed=seeds)
+def test_its_rounding_errors_are_those_of_direct_sums(made: Any, batch: int, seed: int) -> None:
+    """In float32, against float64."""
+    exact, _ = jets(made, batch, seed, np.float64)
+    direct, fast = jets(made, batch, seed, np.float32)
+    for name in RESULTS:
+        wanted = getattr(exact, name)
+        least = np.finfo(np.float32).eps * float(np.linalg.norm(wanted))
+        assert error_of(getattr(fast, name), wanted) <= 3 * max(error_of(getattr(direct, name), wanted), least), name
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
+def test_it_agrees_with_the_oracle(dtype: Any) -> None:
+    net = rop.Sequential(
+        rop.Conv2d(3, 19, 3, padding=1),
+        rop.ReLU(),
+        rop.Conv2d(19, 37, 3, padding=1),
+        rop.ReLU(),
+        rop.Conv2d(37, 16, 3, bias=False),
+        rop.Tanh(),
+        rop.Flatten(),
+        rop.Linear(16 * 9 * 10, CLASSES),
+    )
+    made, batch = (net, (3, 11, 12)), 4
+    x, y = cast(normal(0, (batch, *made[1])), dtype), labels(0, (batch,), CLASSES)
+    w, v = point(net, 0, dtype), direction(net, 0, dtype)
+    expected = reference(net, rop.CrossEntropy(), x, y, w, v)
+    actual = objective(made, batch, 0, dtype, True).jet(w, v)
+    found = discrepancies(actual, expected, v, TOLERANCES[np.dtype(dtype)])
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core only")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("batch, side", [(1, 3), (5, 17)])
+def test_the_number_of_threads_changes_no_bit(dtype: Any, batch: int, side: int) -> None:
+    net = rop.Sequential(
+        rop.Conv2d(2, 33, 1), rop.Conv2d(33, 40, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(40 * side**2, 3)
+    )
+    w, v = point(net, 1, dtype), direction(net, 1, dtype)
+    found = []
+    try:
+        for count in (1, 2):
+            numba.set_num_threads(count)
+            found.append(objective((net, (2, side, side)), batch, 1, dtype, True).jet(w, v))
+    finally:
+        numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+    for name in RESULTS:
+        assert np.array_equal(getattr(found[0], name), getattr(found[1], name)), name
+
+
+def kernels_of(net: Any, shape: tuple[int, ...], **settings: Any) -> set[str]:
+    """Names of the kernels that a gradient runs."""
+    x, y = normal(0, (2, *shape)), labels(0, (2,), CLASSES)
+    f = rop.Objective(net, rop.CrossEntropy(), x, y, layout="pixels", **settings)
+    assert np.isfinite(f.at(net.init(seed=0)).grad).all()
+    space: Any = f._workspace
+    return {name for bound in space.passes() for name in bound.names}
+
+
+@pytest.mark.parametrize(
+    "settings, channels, layer, least, wanted",
+    [
+        ({}, 16, {}, 0.0, True),
+        ({}, 16, {}, winograd.LEAST_GAIN, False),
+        ({"winograd": False}, 16, {}, 0.0, False),
+        ({}, winograd.LEAST_CHANNELS - 1, {}, 0.0, False),
+        ({}, 16, {"stride": 2}, 0.0, False),
+        ({}, 16, {"dilation": 2}, 0.0, False),
+        ({}, 32, {"groups": 2}, 0.0, False),
+    ],
+)
+def test_where_it_is_used(
+    settings: dict[str, Any],
+    channels: int,
+    layer: dict[str, Any],
+    least: float,
+    wanted: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(winograd, "LEAST_GAIN", least)
+    net = rop.Sequential(
+        rop.Conv2d(2, channels, 1),
+        rop.Conv2d(channels, 32, 3, **layer),
+        rop.AdaptiveAvgPool2d(1),
+        rop.Flatten(),
+        rop.Linear(32, CLASSES),
+    )
+    found = kernels_of(net, (2, 8, 8), **settings)
+    assert ("winograd.winograd_products" in found) == wanted, found
