@@ -85,7 +85,6 @@ class EmitWindows(Emitter):
         return self.layout.tables.bounded(rows, pixel_in[order], self._pixels(self.operation.x[0]))
 
 
-
 @emits(AveragePool)
 class EmitAveragePool(EmitWindows):
     """Average pooling: the same weighted sums at every order. The second word of an entry has the bits of a weight."""

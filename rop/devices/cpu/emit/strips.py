@@ -152,6 +152,13 @@ class PackedProduct(Protocol):
         """The instruction."""
 
 
+class GradientOfWeights(Protocol):
+    """Makes the gradient of the weights."""
+
+    def emit(self, code: Code, k: int) -> None:
+        """The instructions of order k."""
+
+
 @dataclass
 class Product:
     """One product of maps with packed weights: its tables, and where its panels are."""
@@ -238,7 +245,7 @@ class EmitConvStrips(Emitter):
             return
         if self.operation.source.needs_gradient:
             self.backward_products = self.make_backward()
-        self.weights = WeightGradient(self.layout, self.operation, self.reads)
+        self.weights = self.make_weight_gradient()
 
     def make_forward(self) -> PackedProduct:
         """y = W x."""
@@ -270,6 +277,10 @@ class EmitConvStrips(Emitter):
             )
             for reads in backward_reads(op.geometry, self.layout.images)
         ]
+
+    def make_weight_gradient(self) -> GradientOfWeights:
+        """dW = δ xᵀ."""
+        return WeightGradient(self.layout, self.operation, self.reads)
 
     def prepare(self, code: Code, k: int, direction: int) -> None:
         if k in WEIGHT_ORDERS:
