@@ -271,7 +271,8 @@ Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over ord
 Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
 Extent: TypeAlias = tuple[int, int, int, int]  # how a value lies: pixels, channels, lanes of a row, bytes of a row
 Slice: TypeAlias = tuple[int, int]  # number of a slice, and into how many a kernel's work is divided
-WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2}
+Windows: TypeAlias = tuple[int, int, int]  # of a pooling on pixel lanes: entries, addresses of their lanes and words
+WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2, "Windows": 3}
 
 KERNELS: dict[str, Kernel] = {}
 

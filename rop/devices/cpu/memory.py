@@ -55,6 +55,12 @@ class Tables:
         self._kept.append(array)
         return int(array.ctypes.data)
 
+    def put_reals(self, values: np.ndarray) -> int:
+        """Keeps a table of numbers; returns its address."""
+        array = np.ascontiguousarray(values)
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
     def bounded(self, rows: np.ndarray, owner: np.ndarray, owners: int) -> int:
         """A table of rows sorted by owner -> the address of ``owners + 1`` addresses, of the first row of each."""
         rows = np.ascontiguousarray(rows, dtype=np.int64)
