@@ -38,6 +38,7 @@ class EmitWindows(Emitter):
 
     operation: Windows
     empty: float  # the word of an entry, on pixel lanes, that counts for nothing
+    repeats = False  # whether entries of output pixels may be repeated instead
 
     @property
     def on_lanes(self) -> bool:
@@ -54,10 +55,10 @@ class EmitWindows(Emitter):
         raise NotImplementedError
 
     def _windows(
-        self, owner: np.ndarray, member: np.ndarray, word: np.ndarray, of: Value, to: Value
+        self, owner: np.ndarray, member: np.ndarray, word: np.ndarray, of: Value, to: Value, repeats: bool = False
     ) -> tuple[int, ...]:
         """The operand of windows on pixel lanes: those of one image by owner, repeated for all images. A window with
-        fewer entries than others repeats a lane, with a word that counts for nothing."""
+        fewer entries than others repeats its first one, with a word that counts for nothing unless ``repeats``."""
         pixels, others = of.buffer.pixels, to.buffer.pixels
         order = np.argsort(owner, kind="stable")
         owner, member, word = owner[order], member[order], word[order]
@@ -65,6 +66,10 @@ class EmitWindows(Emitter):
         entry = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
         entries = int(counts.max(initial=1))
         lanes, words = np.zeros((entries, pixels), np.int64), np.full((entries, pixels), self.empty, self.layout.dtype)
+        first = entry == 0
+        lanes[:, owner[first]] = member[first]
+        if repeats:
+            words[:, owner[first]] = word[first]
         lanes[entry, owner], words[entry, owner] = member, word
         images = np.arange(self.layout.images)[:, None]
         everywhere = (lanes[:, None] + images * others).reshape(entries, -1)
@@ -75,7 +80,7 @@ class EmitWindows(Emitter):
     def windows_by_output(self) -> tuple[int, ...]:
         """The windows of output pixels, on pixel lanes."""
         pixel_in, pixel_out, word = self.window_entries()
-        return self._windows(pixel_out, pixel_in, word, self.operation.y, self.operation.x[0])
+        return self._windows(pixel_out, pixel_in, word, self.operation.y, self.operation.x[0], self.repeats)
 
     @cached_property
     def windows_by_input(self) -> tuple[int, ...]:

@@ -46,6 +46,7 @@ class EmitMaxPool(EmitWindows):
 
     operation: MaxPool
     empty = -2.0  # no window chooses this position
+    repeats = True  # the largest of a window does not change
 
     def reserve(self) -> None:
         self.chosen = self.layout.buffer(self.operation, self.operation.y.rows, (0,), self.operation.y.buffer.pixels)
