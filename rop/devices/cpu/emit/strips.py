@@ -238,7 +238,7 @@ class EmitConvStrips(Emitter):
             return
         if self.operation.source.needs_gradient:
             self.backward_products = self.make_backward()
-        self.weights = WeightGradient(self.layout, self.operation, self.reads)
+        self.weights = self.make_weight_gradient()
 
     def make_forward(self) -> PackedProduct:
         """y = W x."""
@@ -270,6 +270,10 @@ class EmitConvStrips(Emitter):
             )
             for reads in backward_reads(op.geometry, self.layout.images)
         ]
+
+    def make_weight_gradient(self) -> WeightGradient:
+        """dW = δ xᵀ."""
+        return WeightGradient(self.layout, self.operation, self.reads)
 
     def prepare(self, code: Code, k: int, direction: int) -> None:
         if k in WEIGHT_ORDERS:
@@ -389,7 +393,7 @@ class WeightGradient:
         op, layout = self.operation, self.layout
         pairs = cauchy_pairs(k, ORDERS, op.source.levels)
         for i in sorted({i for _, i in pairs}):
-            self._turn(code, i)
+            self.turn(code, i)
         terms = [(layout.rows(op.delta, j), Ref(f"turned{i}", 0, 0)) for j, i in pairs]
         out = code.out.plus(op.weight_at * layout.itemsize)
         code.alone(
@@ -404,7 +408,7 @@ class WeightGradient:
         if not self.direct:
             self._collect(code, out)
 
-    def _turn(self, code: Code, i: int) -> None:
+    def turn(self, code: Code, i: int) -> None:
         """Turns or unfolds order i of x. Later orders do it again: the memory is shared by all layers."""
         op, layout, x = self.operation, self.layout, self.operation.source
         common: dict[str, Operand] = {
