@@ -64,6 +64,7 @@ def all_kernels() -> list[Kernel]:
         softmax,
         strips,
         winograd,
+        winograd_gradient,
     )
     from rop.layers.record import ACTIVATIONS, RECORDS
 

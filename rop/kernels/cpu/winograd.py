@@ -11,7 +11,7 @@ a tile is Aᵀ [Σ_channels (G w Gᵀ) ⊙ (Bᵀ d B)] A. For each of the 16 *po
 product of matrices. A *strip* is one span of tiles, numbered over (sample, row of tiles, column of tiles). Its
 transformed inputs are rows (point, channel) that stay in the cache while the panels of transformed weights go by; the
 sums of a panel are transformed back at once, unless channels are taken in chunks. All terms of an order are added up
-between the transforms.
+between the transforms. The gradient of the weights is in winograd_gradient.py.
 
 A strip consists of *runs*: tiles of one row of tiles, of which one vector can hold the inputs of each column. What is
 outside of the image is masked: it is neither read nor written.
@@ -61,7 +61,7 @@ RUN_WORDS = 9
 ) = range(RUN_WORDS)
 
 
-def _per_shape(e: VectorBuilder, run: Value, emit: Callable[[VectorBuilder, bool], None], narrow: bool) -> None:
+def per_shape(e: VectorBuilder, run: Value, emit: Callable[[VectorBuilder, bool], None], narrow: bool) -> None:
     """One version for vectors and one for half vectors, in which short runs take less time; if ``narrow``, each also
     for runs at the end of a strip, whose vectors must not be stored as a whole."""
     shape = e.load_int(e.at(run, 8 * SHAPE))
@@ -77,7 +77,7 @@ def _per_shape(e: VectorBuilder, run: Value, emit: Callable[[VectorBuilder, bool
 
 
 # ----------------------------------------------------------------------------------------------------------- transforms
-def _spread_four(e: VectorBuilder, d: list[Value]) -> list[Value]:
+def spread_four(e: VectorBuilder, d: list[Value]) -> list[Value]:
     """Bᵀ d."""
     return [e.b.fsub(d[0], d[2]), e.b.fadd(d[1], d[2]), e.b.fsub(d[2], d[1]), e.b.fsub(d[1], d[3])]
 
@@ -116,8 +116,8 @@ def _emit_spread(e: VectorBuilder, v, steps, x, x_steps, channels, run, zeros) -
 
         def channel(c, carried):
             *places, target = carried
-            across = [_spread_four(e, _four_columns(e, place, masks)) for place in places]
-            down = [_spread_four(e, [line[column] for line in across]) for column in range(4)]
+            across = [spread_four(e, _four_columns(e, place, masks)) for place in places]
+            down = [spread_four(e, [line[column] for line in across]) for column in range(4)]
             for point in range(POINTS):
                 value, place = down[point % 4][point // 4], e.at(target, e.b.mul(point_step, const(point)))
                 if whole:
@@ -129,7 +129,7 @@ def _emit_spread(e: VectorBuilder, v, steps, x, x_steps, channels, run, zeros) -
 
         e.loop(channels, [*starts, e.at(v, first)], channel)
 
-    _per_shape(e, run, emit, narrow=True)
+    per_shape(e, run, emit, narrow=True)
 
 
 spread_run = PerPrecision(vector_function(_emit_spread, steps=2, x_steps=2))
@@ -177,7 +177,7 @@ def _emit_join(e: VectorBuilder, c, c_steps, sums, bias, gate, rows, run) -> Non
 
         e.loop(rows, [e.at(sums, first), target, bias], row)
 
-    _per_shape(e, run, emit, narrow=False)
+    per_shape(e, run, emit, narrow=False)
 
 
 join_run = PerPrecision(vector_function(_emit_join, c=2, c_steps=2, bias=2, gate=2))

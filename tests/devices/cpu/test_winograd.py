@@ -27,6 +27,7 @@ def used_everywhere() -> Iterator[None]:
     """Also where it does not pay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd, "LEAST_GAIN", 0.0)
+        patch.setattr(winograd, "LEAST_GRADIENT_TILES", 1)
         yield
 
 
@@ -76,9 +77,13 @@ def test_it_agrees_with_direct_sums(made: Any, batch: int, seed: int) -> None:
 
 
 @given(made=convolutions(), batch=st.integers(1, 5), seed=seeds)
-def test_sums_over_chunks_of_channels(made: Any, batch: int, seed: int) -> None:
+def test_sums_in_chunks_and_parts(made: Any, batch: int, seed: int) -> None:
+    """Chunks of channels, and parts of the tiles, rows and channels of a weight gradient."""
+    small = {"CHUNK_CHANNELS": 9, "TILES_PER_CHUNK": 32, "LEAST_TILES_PER_PART": 20}
+    small |= {"PART_ROWS": 14, "PART_CHANNELS": 16}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(winograd, "CHUNK_CHANNELS", 9)
+        for name, value in small.items():
+            patch.setattr(winograd, name, value)
         direct, fast = jets(made, batch, seed, np.float64)
     for name in RESULTS:
         assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
@@ -116,6 +121,17 @@ def test_it_agrees_with_the_oracle(dtype: Any) -> None:
     assert not found, "\n".join(found)
 
 
+def test_gradients_that_are_added_to_others() -> None:
+    """The same layer twice, and an input with two uses: a weight gradient and an input gradient are added."""
+    source, layer, other = rop.Input(), rop.Conv2d(20, 20, 3, padding=1), rop.Conv2d(20, 20, 3, padding=1)
+    first = rop.Conv2d(2, 20, 1)(source)
+    total = rop.Add()(layer(rop.ReLU()(layer(first))), other(first))
+    net = rop.Graph(source, rop.Linear(20 * 63, CLASSES)(rop.Flatten()(rop.Tanh()(total))))
+    direct, fast = jets((net, (2, 7, 9)), 3, 0, np.float64)
+    for name in RESULTS:
+        assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
+
+
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core only")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("batch, side", [(1, 3), (5, 17)])
@@ -135,6 +151,20 @@ def test_the_number_of_threads_changes_no_bit(dtype: Any, batch: int, side: int)
         assert np.array_equal(getattr(found[0], name), getattr(found[1], name)), name
 
 
+FAST = {"winograd.winograd_products", "winograd_gradient.gradient_points"}
+
+
+def around(channels: int, **layer: Any) -> Any:
+    """A network with one convolution of 3×3."""
+    return rop.Sequential(
+        rop.Conv2d(2, channels, 1),
+        rop.Conv2d(channels, 32, 3, **layer),
+        rop.AdaptiveAvgPool2d(1),
+        rop.Flatten(),
+        rop.Linear(32, CLASSES),
+    )
+
+
 def kernels_of(net: Any, shape: tuple[int, ...], **settings: Any) -> set[str]:
     """Names of the kernels that a gradient runs."""
     x, y = normal(0, (2, *shape)), labels(0, (2,), CLASSES)
@@ -145,32 +175,31 @@ def kernels_of(net: Any, shape: tuple[int, ...], **settings: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "settings, channels, layer, least, wanted",
+    "settings, channels, layer, wanted",
     [
-        ({}, 16, {}, 0.0, True),
-        ({}, 16, {}, winograd.LEAST_GAIN, False),
-        ({"winograd": False}, 16, {}, 0.0, False),
-        ({}, winograd.LEAST_CHANNELS - 1, {}, 0.0, False),
-        ({}, 16, {"stride": 2}, 0.0, False),
-        ({}, 16, {"dilation": 2}, 0.0, False),
-        ({}, 32, {"groups": 2}, 0.0, False),
+        ({}, 16, {}, True),
+        ({"winograd": False}, 16, {}, False),
+        ({}, winograd.LEAST_CHANNELS - 1, {}, False),
+        ({}, 16, {"stride": 2}, False),
+        ({}, 16, {"dilation": 2}, False),
+        ({}, 32, {"groups": 2}, False),
     ],
 )
-def test_where_it_is_used(
-    settings: dict[str, Any],
-    channels: int,
-    layer: dict[str, Any],
-    least: float,
-    wanted: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(winograd, "LEAST_GAIN", least)
-    net = rop.Sequential(
-        rop.Conv2d(2, channels, 1),
-        rop.Conv2d(channels, 32, 3, **layer),
-        rop.AdaptiveAvgPool2d(1),
-        rop.Flatten(),
-        rop.Linear(32, CLASSES),
-    )
-    found = kernels_of(net, (2, 8, 8), **settings)
-    assert ("winograd.winograd_products" in found) == wanted, found
+def test_which_layers_it_is_for(settings: dict[str, Any], channels: int, layer: dict[str, Any], wanted: bool) -> None:
+    found = kernels_of(around(channels, **layer), (2, 8, 8), **settings)
+    assert found & FAST == (FAST if wanted else set()), found
+
+
+def test_where_it_does_not_pay_sums_are_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The three products are decided on apart."""
+    net = around(16)
+    monkeypatch.setattr(winograd, "LEAST_GAIN", 100.0)
+    assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd_gradient.gradient_points"}
+    monkeypatch.setattr(winograd, "LEAST_GRADIENT_TILES", 2 * 9 + 1)
+    assert not kernels_of(net, (2, 8, 8)) & FAST
+    monkeypatch.setattr(winograd, "LEAST_GAIN", 0.0)
+    assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd.winograd_products"}
+    monkeypatch.setattr(winograd, "LEAST_GRADIENT_TILES", 2 * 9)
+    assert kernels_of(net, (2, 8, 8)) >= FAST
+    monkeypatch.setattr(winograd, "MOST_GRADIENT_WEIGHTS", 16 * 32 - 1)
+    assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd.winograd_products"}

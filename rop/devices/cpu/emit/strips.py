@@ -400,7 +400,7 @@ class WeightGradient:
         op, layout = self.operation, self.layout
         pairs = cauchy_pairs(k, ORDERS, op.source.levels)
         for i in sorted({i for _, i in pairs}):
-            self._turn(code, i)
+            self.turn(code, i)
         terms = [(layout.rows(op.delta, j), Ref(f"turned{i}", 0, 0)) for j, i in pairs]
         out = code.out.plus(op.weight_at * layout.itemsize)
         code.alone(
@@ -415,7 +415,7 @@ class WeightGradient:
         if not self.direct:
             self._collect(code, out)
 
-    def _turn(self, code: Code, i: int) -> None:
+    def turn(self, code: Code, i: int) -> None:
         """Turns or unfolds order i of x. Later orders do it again: the memory is shared by all layers."""
         op, layout, x = self.operation, self.layout, self.operation.source
         common: dict[str, Operand] = {

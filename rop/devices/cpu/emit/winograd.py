@@ -10,18 +10,32 @@ from dataclasses import dataclass
 import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
-from rop.devices.cpu.emit.base import SLICES
-from rop.devices.cpu.emit.strips import LEAST_UNITS, PARTS, UNIT, EmitConvStrips, PackedProduct, parts_of
+from rop.devices.cpu.emit.base import SLICES, sum_of
+from rop.devices.cpu.emit.strips import (
+    LEAST_UNITS,
+    PARTS,
+    UNIT,
+    EmitConvStrips,
+    PackedProduct,
+    Reads,
+    WeightGradient,
+    parts_of,
+)
 from rop.devices.cpu.memory import ZEROS, Layout
-from rop.kernels.cpu import winograd
+from rop.kernels.cpu import winograd, winograd_gradient
 from rop.kernels.cpu.gemm import PANEL, SPAN
 from rop.kernels.cpu.vector import BLOCK, VECTOR
-from rop.lowering.bilinear import WEIGHT_ORDERS
-from rop.lowering.values import Buffer
+from rop.lowering.bilinear import WEIGHT_ORDERS, ConvProducts
+from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
 
 LEAST_CHANNELS = 16  # of the source and of C
 CHUNK_CHANNELS = 128  # channels that are transformed at a time: their points stay in the cache, those of two terms, too
 TAPS = np.arange(9)
+TILES_PER_CHUNK = 64  # of a weight gradient: its factors stay in the cache together with the sums, …
+PART_ROWS, PART_CHANNELS = 128, 64  # … of which a unit has at most about so many rows and channels
+LEAST_TILES_PER_PART = 512  # tiles of which a weight gradient has sums of its own
+LEAST_GRADIENT_TILES = 128  # with fewer, bringing the sums to their places takes longer than is saved, …
+MOST_GRADIENT_WEIGHTS = 1 << 17  # … and with more weights the sums do not stay in the cache
 # The estimate of the work of both algorithms counts products of vectors of so many lanes, in strips of two vectors.
 LANES = 16
 SPREADING = 150.0  # transforming what a run reads of one channel, …
@@ -74,6 +88,17 @@ class Tiles:
         words[:, winograd.LOWER] = np.where(2 * row + 1 < out_height, words[:, winograd.UPPER], 0)
         words[:, winograd.MINE] = _bits(0 * row, length, length)
         return words, strip
+
+    def inputs(self) -> np.ndarray:
+        """For each tile the lane of its first input, which may be outside of the image, and which of the sixteen are
+        inside, as bits."""
+        sample, row, column = np.unravel_index(np.arange(self.count), (self.images, *self.sides))
+        (height, width), four = self.image, np.arange(4)
+        top, left = 2 * row - self.padding[0], 2 * column - self.padding[1]
+        down, right = top[:, None] + four, left[:, None] + four
+        inside = ((down >= 0) & (down < height))[:, :, None] & ((right >= 0) & (right < width))[:, None, :]
+        bits = inside.reshape(-1, winograd.POINTS) @ (np.int64(1) << np.arange(winograd.POINTS))
+        return np.stack([(sample * height + top) * width + left, bits], axis=1)
 
     def pieces(self, lanes: int, per_strip: int) -> tuple[np.ndarray, np.ndarray]:
         """First tile and length of each run: as many tiles of a strip and of a row of tiles as a vector has lanes."""
@@ -186,6 +211,81 @@ class TileProduct:
         )
 
 
+class TileGradient(WeightGradient):
+    """Σ_j δ_j x_{k−j} over all tiles, from turned maps."""
+
+    def __init__(self, layout: Layout, operation: ConvProducts, reads: Reads, tiles: Tiles):
+        super().__init__(layout, operation, reads)
+        op, size, self.tiles = operation, layout.itemsize, tiles
+        spans, rest = divmod(self.per_tap * size, SPAN)
+        self.blocks, self.last_block = spans + (rest > 0), rest or SPAN
+        self.per_chunk = TILES_PER_CHUNK * size // SPAN * SPAN // size
+        panels = -(-op.rows // PANEL)
+        self.panel_parts = parts_of(panels, -(-op.rows // PART_ROWS))
+        self.block_parts = parts_of(self.blocks, -(-op.inputs // PART_CHANNELS))
+        most = -(-LEAST_UNITS // (self.panel_parts * self.block_parts))
+        self.tile_parts = parts_of(tiles.count // LEAST_TILES_PER_PART, most)
+        rows = -(-panels // self.panel_parts) * -(-op.rows // panels)
+        self.v_start = winograd.POINTS * (rows * self.per_chunk * size + BLOCK)
+        blocks = -(-self.blocks // self.block_parts)
+        self.buffer_step = self.v_start + blocks * winograd.POINTS * (self.per_chunk * SPAN + BLOCK)
+        self.units = self.tile_parts * self.panel_parts * self.block_parts
+        layout.need_room("strips", self.units * self.buffer_step // size)
+        layout.need_room("gradient", self.tile_parts * winograd.POINTS * op.rows * self.per_tap)
+        self.table = self._table()
+
+    def _table(self) -> int:
+        layout, op, tables, kernels = self.layout, self.operation, self.layout.tables, winograd_gradient
+        words, count = np.zeros(kernels.GRADIENT_WORDS, np.int64), self.tiles.count
+        words[kernels.OUTPUTS], words[kernels.D_STEP] = op.rows, self.per_tap
+        words[kernels.BLOCKS], words[kernels.LAST_BLOCK] = self.blocks, self.last_block
+        words[kernels.G_TILES], words[kernels.TILES_PER_CHUNK] = count, self.per_chunk
+        words[kernels.TILE_PARTS], words[kernels.PANEL_PARTS] = self.tile_parts, self.panel_parts
+        words[kernels.BLOCK_PARTS] = self.block_parts
+        words[kernels.G_STEP] = layout.row_size(op.delta)
+        words[kernels.G_LINE] = self.tiles.output[1] * layout.itemsize
+        words[kernels.SOURCE_LANES], words[kernels.SOURCE_LINE] = self.lanes, self.tiles.image[1]
+        strips = -(-count * layout.itemsize // SPAN)
+        words[kernels.G_RUN_TABLE] = tables.bounded(*self.tiles.runs(layout.itemsize), strips)
+        words[kernels.TILE_TABLE] = tables.put(self.tiles.inputs())
+        last = count - (-(-count // self.per_chunk) - 1) * self.per_chunk
+        words[kernels.SEGMENTS] = tables.put([[0, 0, self.per_chunk], [0, 0, last]])
+        words[kernels.V_START] = self.v_start
+        return tables.put(words)
+
+    def emit(self, code: Code, k: int) -> None:
+        """Turns the maps, multiplies, and brings the sums to their places in w."""
+        op, layout = self.operation, self.layout
+        pairs = cauchy_pairs(k, ORDERS, op.source.levels)
+        for i in sorted({i for _, i in pairs}):
+            self.turn(code, i)
+        terms = [(layout.rows(op.delta, j), Ref(f"turned{i}", 0, 0)) for j, i in pairs]
+        code.alone(
+            self.units,
+            winograd_gradient.gradient_points,
+            d=Ref("gradient", 0, 0),
+            zeros=ZEROS,
+            terms=sum_of(terms),
+            table=self.table,
+            buffer=Ref("strips", 0, self.buffer_step),
+            unit=UNIT,
+        )
+        parts = parts_of(op.rows, SLICES)
+        code.alone(
+            parts,
+            winograd_gradient.collect_points,
+            out=code.out.plus(op.weight_at * layout.itemsize),
+            d=Ref("gradient", 0, 0),
+            rows=op.rows,
+            channels=op.inputs,
+            d_step=self.per_tap,
+            count=self.tile_parts,
+            add=int(op.adds_weight),
+            part=UNIT,
+            parts=parts,
+        )
+
+
 class EmitConvWinograd(EmitConvStrips):
     """Conv2d on pixel lanes: products of 3×3 by Winograd's algorithm where it pays, all else by direct sums."""
 
@@ -215,3 +315,11 @@ class EmitConvWinograd(EmitConvStrips):
             return super().make_backward()
         steps = (g.taps, op.fan)
         return [TileProduct(layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, TAPS[::-1])]
+
+    def make_weight_gradient(self) -> WeightGradient:
+        op, layout, g = self.operation, self.layout, self.operation.geometry
+        tiles = Tiles(layout.images, g.image, g.output, g.padding)
+        pays = tiles.count >= LEAST_GRADIENT_TILES and op.rows * op.inputs <= MOST_GRADIENT_WEIGHTS
+        if not (self.possible and pays):
+            return super().make_weight_gradient()
+        return TileGradient(layout, op, self.reads, tiles)
