@@ -8,6 +8,7 @@ the same networks every time. Networks are lowered and their passes emitted; not
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sys
@@ -33,17 +34,17 @@ PASSES: tuple[tuple[tuple[tuple[int, int], ...], tuple[int, ...]], ...] = (
 
 def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any, training: bool) -> set[str]:
     """The kernels of all passes over a network."""
+    from rop.devices.cpu.choice import choose_lanes
     from rop.devices.cpu.emit import Lowered
-    from rop.devices.cpu.workspace import choose_lanes
     from rop.lowering import outline
 
     names: set[str] = set()
-    for with_loss in (loss, None):
-        plan = outline(net, shape, training and with_loss is not None, with_loss, dtype)
-        lowered = Lowered(plan, choose_lanes(plan, batch))
+    for with_loss, pixel_lanes in itertools.product((loss, None), (False, True)):
+        plan = outline(net, shape, training and with_loss is not None, with_loss, dtype, pixel_lanes)
+        lowered = Lowered(plan, choose_lanes(plan, batch), min(batch, 5))
         codes = [lowered.emit_outputs()] if with_loss is None else [lowered.emit_pass(*one) for one in PASSES]
         layout = lowered.layout
-        assert layout.zero_rows and layout.partial_size >= 0 and layout.partial_gaps() is not None
+        assert layout.zero_bytes and layout.partial_size >= 0 and layout.partial_gaps() is not None
         assert len(lowered.normalisations) == len(plan.normalisations)
         names |= {one.kernel.name for code in codes for stage in code.stages for one in stage.instructions}
     return names
@@ -60,6 +61,7 @@ def draw_everything() -> set[str]:
         dags,
         flattened_nets,
         large_cnns,
+        map_nets,
         mlps,
         rectified_nets,
         wide_nets,
@@ -79,6 +81,7 @@ def draw_everything() -> set[str]:
         constant_nets(),
         wide_nets(),
         large_cnns(),
+        map_nets(),
     )
     quietly = settings(
         max_examples=EXAMPLES,

@@ -84,11 +84,12 @@ def check(
     state: State | None = None,
     seed: int = 0,
     tolerance: Tolerance | None = None,
+    layout: str | None = None,
 ) -> Reference:
     """Compare loss, gradient, Hv and R² of rop with the oracle at a drawn point and direction; returns the oracle's."""
     x, y = cast(x, dtype), cast(y, dtype)
     w, v = point(net, seed, dtype), direction(net, seed, dtype)
-    objective = rop.Objective(net, loss, x, y, dtype=dtype, training=training, state=state)
+    objective = rop.Objective(net, loss, x, y, dtype=dtype, training=training, state=state, layout=layout)
     actual = objective.jet(w, v)
     expected = reference(net, loss, x, y, w, v, training=training, state=state)
     tolerance = tolerance or TOLERANCES[np.dtype(dtype)]

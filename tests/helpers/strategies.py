@@ -357,3 +357,41 @@ class _Growing:
         for k in others:
             value, self.total = rop.Concat()(value, self.values[k][0]), self.total + self.values[k][1]
         return value
+
+
+CHANNELS = 18  # of maps in the nets below: more than the vectors of most machines have lanes, and no multiple of them
+
+
+@st.composite
+def map_convolutions(draw: st.DrawFn) -> Any:
+    """A convolution of maps of CHANNELS channels that keeps their number, and the height and width but for a stride."""
+    kernel, dilation, stride = draw(st.sampled_from([(1, 1, 1), (3, 1, 1), (3, 2, 1), (3, 1, 2), (5, 1, 1), (1, 1, 2)]))
+    padding = dilation * (kernel // 2)
+    groups = draw(st.sampled_from([1, 1, 3, CHANNELS]))
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    return rop.Conv2d(CHANNELS, CHANNELS, kernel, bias=draw(st.booleans()), **options)
+
+
+@st.composite
+def map_nets(draw: st.DrawFn) -> Problem:
+    """Convolutions of every kind that pixel lanes know, with additions, concatenations, batchnorm and poolings."""
+    shape: Shape = (draw(st.integers(1, 9)), draw(st.integers(4, 9)), draw(st.integers(4, 9)))
+    x = rop.Input()
+    h = rop.Conv2d(shape[0], CHANNELS, 3, padding=draw(st.integers(1, 2)))(x)
+    for _ in range(draw(st.integers(1, 3))):
+        layer, activation = draw(map_convolutions()), draw(activations())
+        before = draw(st.sampled_from([rop.Identity(), rop.BatchNorm2d(CHANNELS)]))
+        y = layer(activation(before(h)))
+        way = draw(st.sampled_from(["next", "sum", "concatenation"]))
+        if layer.stride != (1, 1) or way == "next":
+            h = y
+        elif way == "sum":
+            h = rop.ReLU()(rop.Add()(h, y))
+        else:  # several uses of rows that lie in one another
+            grown = rop.Concat()(h, y, draw(st.sampled_from([h, y])))
+            h = rop.Conv2d(3 * CHANNELS, CHANNELS, 1)(rop.ReLU()(rop.BatchNorm2d(3 * CHANNELS)(grown)))
+    pool = draw(st.sampled_from([rop.Identity(), rop.MaxPool2d(3, 2, 1), rop.AvgPool2d(2, 1, 1)]))
+    classes = draw(st.integers(2, 5))
+    flat = rop.Flatten()(rop.AdaptiveAvgPool2d(draw(st.integers(1, 2)))(pool(h)))
+    (features,) = rop.Graph(x, flat).shapes(shape)[flat]
+    return Problem(rop.Graph(x, rop.Linear(features, classes)(flat)), shape, classes, 2)

@@ -54,18 +54,18 @@ class EmitDouble(Emitter):
 
     operation: DoubleOperation
 
-    def _pass(self, code: Code, y: Any, x: Any) -> None:
+    def _pass(self, code: Code, k: int, y: Any, x: Any) -> None:
         for add in (False, True):
-            copy_or_add(code, y, x, self.operation.y.rows * self.layout.lanes, add)
+            copy_or_add(self.layout, code, k, y, x, add)
 
     def forward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
+        op = self.operation
         if k in op.y.levels:
-            self._pass(code, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k))
+            self._pass(code, k, op.y.buffer, op.x[0].buffer)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
-        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k))
+        op = self.operation
+        self._pass(code, k, op.only_h, op.g)
 
 
 class Distance(rop.MSE):

@@ -12,6 +12,7 @@ import os
 
 from rop.arguments import check_choice
 from rop.devices import LAYOUTS
+from rop.devices.cpu.emit.winograd import LEAST_CHANNELS
 from rop.graph import Graph
 from rop.kernels.cpu.gemm import SPAN
 from rop.layers import Conv2d
@@ -21,7 +22,11 @@ from rop.lowering.plan import Plan
 
 LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the largest one that it exceeds
 STRIP = 32  # positions of a strip of pixel lanes, for the estimate
-PACKING = 6.0  # packing a row of a strip costs as much as so many rows of products with it
+# Of products on pixel lanes: packing a row of a strip, and the sums and blocks of a weight gradient, cost as much as so
+# many more rows or channels, …
+FEWER_ROWS, FEWER_CHANNELS = 16.0, 8.0
+WINOGRAD_GAIN = 1.7  # … and Winograd's algorithm takes so much less
+DEPTHWISE_COST = 10.0  # so much more than a product costs each of a depthwise convolution on sample lanes
 ONE_TILE = 2.0  # so much longer takes a batch of one tile of samples, because threads have nothing to share
 PIXEL_BATCH = 32  # a batch of at most this size is one tile on pixel lanes; of others …
 PIXEL_TILE_BYTES = 1 << 27  # … one order of a tile should not take more than this, …
@@ -49,7 +54,8 @@ def layout_costs(net: Graph, shape: Shape, batch: int) -> tuple[float, float]:
     """Vector products per sample of all convolutions with sample lanes and with pixel lanes.
 
     Sample lanes leave padding of images out, but a tile has at least 16 lanes, and a batch of one tile occupies one
-    thread; pixel lanes multiply padding, fill strips of positions, and pack what these read.
+    thread; pixel lanes multiply padding, fill strips of positions, and pack what these read, but have Winograd's
+    algorithm.
     """
     shapes = net.shapes(shape)
     samples = pixels = 0.0
@@ -58,14 +64,23 @@ def layout_costs(net: Graph, shape: Shape, batch: int) -> tuple[float, float]:
         if isinstance(layer, Conv2d):
             image, output = shapes[node.inputs[0]][1:], shapes[node][1:]
             geometry = Geometry(image, output, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-            rows, weights = layer.out_channels // layer.groups, layer.in_channels * layer.out_channels // layer.groups
-            samples += weights * geometry.triples()[0].size
+            weights = layer.in_channels * layer.out_channels // layer.groups
+            depthwise = layer.groups == layer.in_channels == layer.out_channels > 1
+            samples += weights * geometry.triples()[0].size * (DEPTHWISE_COST if depthwise else 1.0)
             positions = math.prod(output) * batch
             filled = -(-positions // STRIP) * STRIP / positions
-            pixels += weights * math.prod(output) * geometry.taps * filled * (1 + PACKING / rows)
+            pixels += weights * math.prod(output) * geometry.taps * filled * (1.0 if depthwise else _pixel_cost(layer))
     least = LANES[0]
     lanes = -(-batch // least) * least / batch
     return samples * lanes * (ONE_TILE if batch <= least else 1.0), pixels
+
+
+def _pixel_cost(layer: Conv2d) -> float:
+    """What a product on pixel lanes costs, next to one on sample lanes."""
+    rows, channels = layer.out_channels // layer.groups, layer.in_channels // layer.groups
+    plain = layer.kernel_size == (3, 3) and layer.stride == layer.dilation == (1, 1) and layer.groups == 1
+    transformed = plain and min(rows, channels) >= LEAST_CHANNELS
+    return (1 + FEWER_ROWS / rows + FEWER_CHANNELS / channels) / (WINOGRAD_GAIN if transformed else 1.0)
 
 
 def choose_lanes(plan: Plan, batch: int) -> int:

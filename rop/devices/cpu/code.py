@@ -90,7 +90,7 @@ class Code:
         """An instruction for the batch as a whole, after all tiles have come so far."""
         self._add("once", 1, kernel, operands, join=True)
 
-    def rows(self, kernel: Kernel, rows: int, size: int, follows: bool = False, **operands: Operand) -> None:
+    def rows(self, kernel: Kernel, rows: int, size: int, follows: bool = False, /, **operands: Operand) -> None:
         """An instruction on some rows, of ``size`` bytes each: for every tile, or for slices of the rows. With
         ``follows`` every slice reads only what the same slice of the instruction before it has written."""
         if not self.slices:

@@ -90,11 +90,11 @@ def off_by_one(kernel: str, operand: str) -> Callable[..., None]:
     """Code._add with one operand of one kernel larger by one, or moved by one number if it is an address."""
     add = Code._add
 
-    def planted(self: Code, units: int, chosen: Kernel, operands: dict[str, Any], join: bool) -> None:
+    def planted(self: Code, kind: str, units: int, chosen: Kernel, operands: dict[str, Any], join: bool) -> None:
         if chosen.name.startswith(kernel):
             value = operands[operand]
             operands = {**operands, operand: value.plus(8) if isinstance(value, Ref) else value + 1}
-        add(self, units, chosen, operands, join)
+        add(self, kind, units, chosen, operands, join)
 
     return planted
 

@@ -18,7 +18,9 @@ class Emitter(BaseEmitter[Layout]):
 
     is_wide = False  # whether it has instructions over all tiles after they are through
 
-    def on_rows(self, code: Code, kernel: Kernel, buffer: Buffer, follows: bool = False, **operands: Operand) -> None:
+    def on_rows(
+        self, code: Code, kernel: Kernel, buffer: Buffer, follows: bool = False, /, **operands: Operand
+    ) -> None:
         """An instruction on the rows of a buffer; see Code.rows."""
         code.rows(kernel, buffer.rows, self.layout.row_size(buffer), follows, **operands)
 

@@ -50,7 +50,7 @@ class EmitBatchNorm(Emitter):
         at = self.table_at
         return tuple(self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS)
 
-    def _rows(self, code: Code, kernel: Kernel, follows: bool = False, **operands: Operand) -> None:
+    def _rows(self, code: Code, kernel: Kernel, follows: bool = False, /, **operands: Operand) -> None:
         """An instruction on the channels."""
         y = self.operation.y
         code.rows(kernel, y.channels, self.layout.row_size(y.buffer), follows, **operands)

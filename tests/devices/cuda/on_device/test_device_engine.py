@@ -260,7 +260,8 @@ def in_tiles(monkeypatch: pytest.MonkeyPatch, kept: int) -> tuple[rop.Objective,
     net = rop.Sequential(rop.Linear(2, 2), rop.SiLU(), rop.BatchNorm1d(2), rop.Linear(2, 1))
     x, y = normal(0, (70, 2)), normal(1, (70, 1))
     options: dict[str, Any] = {"dtype": np.float64, "training": False}
-    rows = max(rop.Objective(net, rop.MSE(), x, y, device="cuda", **options)._workspace.plan.plane_rows.values())
+    space: Any = rop.Objective(net, rop.MSE(), x, y, device="cuda", **options)._workspace
+    rows = max(space.lowered.layout.plane_sizes.values())
     f = rop.Objective(net, rop.MSE(), x, y, device="cuda", memory_limit=max(1, kept * rows * 96 * 8), **options)
     assert f._workspace.tiles == 3 and f._workspace.kept == kept
     return f, rop.Objective(net, rop.MSE(), x, y, device="cpu", **options)
