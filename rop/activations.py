@@ -39,7 +39,7 @@ class _Tile:
     def read(self, buffer: Buffer, like: Value, shape: Shape) -> np.ndarray:
         """A buffer whose rows lie as those of the value ``like``, as (samples, *shape)."""
         rows = self._layout.read(self._words, buffer)
-        if buffer.pixels > 1:  # (channel, sample and pixel)
+        if buffer.pixels:  # (channel, sample and pixel)
             maps = rows.reshape(like.channels, -1, *shape[1:])
             return np.moveaxis(maps, 0, 1)[self._counted[: maps.shape[1]]]
         rows = rows[:, self._counted]

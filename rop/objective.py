@@ -207,8 +207,9 @@ class Objective:
         """
         w, v = self._vector("w", w), self._vector("v", v)
         with engine_lock():
-            derivatives = self._workspace.evaluate(self._position(w), ALL, v, keep=False)
-            return Jet(self._workspace.value(0), *derivatives)
+            workspace = self._workspace
+            grad, hvp, r2 = workspace.evaluate(self._position(w), ALL, v, keep=False)
+            return Jet(workspace.value(0), grad, hvp, r2)
 
     def _position(self, w: Vector) -> Position:
         return Position(self._data, self._state, w, self.check_finite)
@@ -221,6 +222,8 @@ class Objective:
 
     def _vector(self, name: str, value: ArrayLike | DeviceArray) -> Vector:
         """A vector of the parameters' length in the objective's precision."""
+        if type(value) is np.ndarray and value.dtype == self.dtype and value.shape == (self.net.size,):
+            return value if value.flags.c_contiguous else value.copy()  # without the questions below, which take longer
         array = self._floats(name, value)
         if array.shape != (self.net.size,):
             raise ArgumentError(
@@ -244,12 +247,12 @@ class Point:
         self._f, workspace = objective, objective._workspace
         self._position = objective._position(objective._vector("w", w))
         with engine_lock():
-            (self._grad,) = workspace.evaluate(self._position, GRADIENT)
+            self._grad = workspace.evaluate(self._position, GRADIENT)[0]
             self.loss: float = workspace.value(0)
             self._batch_stats = workspace.batch_statistics()
         self.w = self._position.w  # a copy, so that the user's array may change
         if isinstance(self.w, np.ndarray):
-            self.w.flags.writeable = False
+            self.w.setflags(write=False)
 
     @property
     def objective(self) -> Objective:
@@ -280,13 +283,14 @@ class Point:
         array([[2., 2.],
                [2., 2.]], dtype=float32)
         """
-        columns = self._f._floats("v", v)
-        if columns.ndim == 2:
-            return self._block(columns)
-        vector = self._f._vector("v", columns)
+        f = self._f
+        if type(v) is not np.ndarray or v.ndim == 2:
+            v = f._floats("v", v)
+            if v.ndim == 2:
+                return self._block(v)
+        vector = f._vector("v", v)
         with engine_lock():
-            (result,) = self._workspace.evaluate(self._position, PRODUCT, vector)
-            return result
+            return f._workspace.evaluate(self._position, PRODUCT, vector)[0]
 
     def _block(self, columns: Block) -> Block:
         if columns.shape[0] != self._f.net.size:
@@ -318,10 +322,10 @@ class Point:
         >>> f.at(np.zeros(2, "f4")).r2(np.ones(2, "f4"))         # a quadratic has no third derivative
         array([0., 0.], dtype=float32)
         """
-        vector = self._f._vector("v", v)
+        f = self._f
+        vector = f._vector("v", v)
         with engine_lock():
-            (result,) = self._workspace.evaluate(self._position, THIRD, vector)
-            return result
+            return f._workspace.evaluate(self._position, THIRD, vector)[0]
 
     def taylor(self, v: ArrayLike | DeviceArray) -> Taylor:
         """f(w + r v) at r = 0: value, slope ⟨∇f, v⟩ and curvature vᵀHv, from the forward passes alone.

@@ -83,8 +83,8 @@ class BaseEmitter(Generic[LayoutOf]):
         self.reserve()
 
     @classmethod
-    def version(cls, layout: LayoutOf) -> type[BaseEmitter[LayoutOf]]:
-        """The class that suits a layout."""
+    def version(cls, operation: Operation, layout: LayoutOf) -> type[BaseEmitter[LayoutOf]]:
+        """The class that suits an operation in a layout."""
         return cls
 
     def reserve(self) -> None:
@@ -144,7 +144,7 @@ class BaseLowered(Generic[LayoutOf, EmitterOf]):
         kind = self._registry.find(operation)
         if kind is None:
             raise self.missing(operation)
-        emitter: EmitterOf = kind.version(self.layout)(self.layout, operation)
+        emitter: EmitterOf = kind.version(operation, self.layout)(self.layout, operation)
         return emitter
 
     def missing(self, operation: Operation) -> Exception:

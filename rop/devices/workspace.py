@@ -57,8 +57,8 @@ class UserVectors(Protocol):
     def keep(self, w: Vector) -> Vector:
         """A copy of w on the same side, for a position to hold."""
 
-    def given(self, result: Vector, like: Vector) -> Vector:
-        """A result for the user, on the same side as ``like``."""
+    def given(self, results: list[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None) -> list[Vector]:
+        """Results for the user: that of order 0 on the same side as w, the others on the same side as v."""
 
     def rows_of(self, columns: Block) -> Any:
         """The columns of a block as a sequence of contiguous vectors."""
@@ -116,11 +116,7 @@ class Workspace(ABC):
         With ``keep`` the position becomes resident, which is for a point that will be asked again: its w is copied, and
         so is v. A later question then starts at the lowest order that is not resident.
         """
-        given = self.vectors.given
-        answers = [
-            given(result, position.w if k == 0 else v)
-            for k, result in zip(orders, self._run_orders(position, orders, v), strict=True)
-        ]
+        answers = self.vectors.given(self._run_orders(position, orders, v), orders, position.w, v)
         if keep:
             self._make_resident(position, v)
         else:
@@ -197,14 +193,19 @@ class Workspace(ABC):
     # ---- which orders have to run --------------------------------------------------------------------------------
     def _run_orders(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> list[Vector]:
         """Runs the orders asked for and the lower ones that are not resident; results of order 2 are derivatives."""
-        self._place(position)
+        if self._position is not position:
+            self._place(position)
         first = self._first_order(position, orders, v)
         if v is not None and first < 2:
             self._lend("v0", v, position)
-        results = self.run(*_pass_of(first, orders))
-        if orders[-1] == 2:
-            self.vectors.multiply(results[-1], FACTORIAL[2])
-        return results
+        return self.derivatives(*_pass_of(first, orders))
+
+    def derivatives(self, orders: Orders, results: tuple[int, ...]) -> list[Vector]:
+        """What ``run`` gives, as derivatives instead of Taylor coefficients."""
+        found = self.run(orders, results)
+        if orders[-1][0] == 2:
+            self.vectors.multiply(found[-1], FACTORIAL[2])
+        return found
 
     def _first_order(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> int:
         """The lowest order that has to run: one that is asked for, or one that is not resident."""
@@ -233,10 +234,14 @@ class Workspace(ABC):
         if name != "w":
             self._has_direction = False
         if not self.borrow(name, vector, position.check_finite) and position.check_finite:
-            raise ArgumentError(
-                f"{name[0]}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
-                "check_finite=False switches the check off"
-            )
+            raise self.not_finite(name)
+
+    def not_finite(self, name: str) -> ArgumentError:
+        """The refusal of a vector with NaN or Inf in it."""
+        return ArgumentError(
+            f"{name[0]}: expected finite numbers, got NaN or Inf (in {self.dtype}); "
+            "check_finite=False switches the check off"
+        )
 
     def _make_resident(self, position: Position, v: Vector | None) -> None:
         """Remembers whose activations are here, with copies of w and v, because the caller may change them."""

@@ -5,7 +5,8 @@ decorators say what a function is:
 
     @kernel         an instruction of the engine: compiled once per precision to a C function, which the interpreter
                     calls by its address. Nothing is compiled again inside a caller, and a new network compiles nothing.
-    @helper         index arithmetic shared by kernels, compiled into them
+    @helper         index arithmetic shared by kernels, compiled into them (parts.py)
+    @tuned          a helper that is optimised twice
     @loop           a helper whose arguments are arrays that do not overlap, so that LLVM vectorises it
     formula(f)      a layer's scalar mathematics (rop/layers/), compiled into kernels: its number literals take the
                     precision ``real`` and its ``math`` is the vectorisable one of the target
@@ -44,6 +45,7 @@ from numba.core.compiler import CompileResult
 from rop.errors import say
 from rop.kernels import store
 from rop.kernels.cpu.vector import UNIT, check_host, target_cpu
+from rop.kernels.parts import PartCompiler, TunedCompiler
 from rop.kernels.scalar import compilable, identity
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -57,6 +59,7 @@ real: Any = np.float64
 itemsize = 8
 
 OPTIONS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "nogil": True}
+PART: dict[str, Any] = {**OPTIONS, "pipeline_class": PartCompiler}  # of functions that only kernels call
 
 
 # ---------------------------------------------------------------------------------------------------------- the cache
@@ -207,14 +210,21 @@ def specialised(function: Callable[..., Any], dtype: Any, /, **bind: Any) -> Cal
 
 def helper(function: Callable[..., Any], /, **bind: Any) -> Any:
     """Declares index arithmetic, which is compiled into the kernels that use it; ``bind`` gives names in it a value."""
-    return PerPrecision(lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind)))
+    return PerPrecision(lambda dtype: numba.njit(fastmath=LOOP_MATH, **PART)(specialised(function, dtype, **bind)))
+
+
+def tuned(function: Callable[..., Any]) -> Any:
+    """Declares a helper that is optimised by itself before it is optimised inside its callers. The loops of some
+    micro-kernels gain a fifth from being optimised twice; it takes longer to compile."""
+    options = {**PART, "pipeline_class": TunedCompiler}
+    return PerPrecision(lambda dtype: numba.njit(fastmath=LOOP_MATH, **options)(specialised(function, dtype)))
 
 
 def loop(function: Callable[..., Any], /, **bind: Any) -> Any:
     """Declares a helper whose arguments are arrays that do not overlap: LLVM then vectorises without checking."""
 
     def make(dtype: Any) -> Any:
-        dispatcher = numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
+        dispatcher = numba.njit(fastmath=LOOP_MATH, **PART)(specialised(function, dtype, **bind))
         dispatcher._compiler._customize_flags = _without_aliases  # Numba has the flag, but no option that sets it
         return dispatcher
 
@@ -229,13 +239,13 @@ def _without_aliases(flags: Any) -> Any:
 def formula(function: Callable[..., Any], versions: PerPrecision | None = None) -> PerPrecision:
     """Compiles a layer's scalar mathematics into kernels, together with the functions that it calls, and keeps its
     order of operations; ``versions`` are the target's versions of ``math`` and NumPy."""
-    return _scalar(function, numba.njit(fastmath=FORMULA_MATH, **OPTIONS), versions)
+    return _scalar(function, numba.njit(fastmath=FORMULA_MATH, **PART), versions)
 
 
 def algebra(function: Callable[..., Any]) -> PerPrecision:
     """A formula of sums and products alone. Numba inlines it, so that it is compiled as if it stood in the loop that
     calls it, with the loop's freedom to reassociate: a factor that does not change is moved out of the loop."""
-    return _scalar(function, numba.njit(inline="always", **OPTIONS))
+    return _scalar(function, numba.njit(inline="always", **PART))
 
 
 def _scalar(
@@ -261,7 +271,8 @@ Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over ord
 Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
 Extent: TypeAlias = tuple[int, int, int, int]  # how a value lies: pixels, channels, lanes of a row, bytes of a row
 Slice: TypeAlias = tuple[int, int]  # number of a slice, and into how many a kernel's work is divided
-WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2}
+Windows: TypeAlias = tuple[int, int, int]  # of a pooling on pixel lanes: entries, addresses of their lanes and words
+WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2, "Windows": 3}
 
 KERNELS: dict[str, Kernel] = {}
 
@@ -277,7 +288,7 @@ class Kernel:
         parameters = inspect.signature(function).parameters
         self.operands = {name: WORDS.get(str(given.annotation), 1) for name, given in parameters.items()}
         self._body = PerPrecision(
-            lambda dtype: numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(function, dtype, **bind))
+            lambda dtype: numba.njit(fastmath=LOOP_MATH, **PART)(specialised(function, dtype, **bind))
         )
         self._entries: dict[Any, CFunc] = {}
 

@@ -186,7 +186,7 @@ def damage(folder: Path) -> str | None:
     """What is wrong with the files of a sealed folder; None if nothing is, or if the folder is not sealed."""
     try:
         lines = (folder / MANIFEST).read_text("utf-8").splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError):
         return f"{MANIFEST} cannot be read"

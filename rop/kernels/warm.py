@@ -26,17 +26,19 @@ from rop.kernels.compile import KERNELS, Kernel, KernelCache, cache_folder
 from rop.kernels.store import COMPLETE, names_in, remove_abandoned
 
 PROCESSES = 4
-# Seconds that one core takes to compile a function; all others take less than half a second each.
+# Seconds that one core takes to compile a function; all others take about a quarter of a second each.
 SECONDS = {
-    "training.steps": 8.0,
-    "conv_weight_gradient": 4.7,
-    "bilinear.products": 7.0,
-    "loss.cross_entropy": 4.8,
-    "linear_weight_gradient": 6.0,
-    "softmax.": 1.2,
-    "batchnorm.": 0.8,
+    "training.steps": 5.7,
+    "bilinear.products": 3.2,
+    "linear_weight_gradient": 2.5,
+    "conv_weight_gradient": 2.3,
+    "loss.cross_entropy": 1.9,
+    "winograd_products": 2.0,
+    "gradient_points": 2.0,
+    "softmax.": 0.5,
+    "batchnorm.": 0.5,
 }
-USUAL, STARTING = 0.4, 1.5  # seconds for any other function, and until a process begins to compile
+USUAL, STARTING = 0.25, 1.5  # seconds for any other function, and until a process begins to compile
 
 _ready: set[str] = set()  # functions that the cache holds, or that children have failed to compile
 _complete: set[str] = set()  # precisions of which the cache holds everything
@@ -91,7 +93,7 @@ def seconds(name: str) -> float:
     """About how long one core compiles a function.
 
     >>> seconds("loss.cross_entropy_float32"), seconds("memory.load_float64")
-    (4.8, 0.4)
+    (1.9, 0.25)
     """
     return next((cost for part, cost in SECONDS.items() if part in name), USUAL)
 
@@ -164,7 +166,7 @@ def _announce(dtype: Any, names: set[str], reason: str) -> None:
     functions = f"{len(names)} functions" if len(names) > 1 else "a function"
     say(
         f"compiling {functions} that {reason} ({np.dtype(dtype).name}), about {about:.0f} s; "
-        "they are kept for this machine, and later starts load them"
+        "they are kept, and later starts load them"
     )
 
 

@@ -160,7 +160,7 @@ def in_order(plan: Plan, value: Value) -> Value:
 
 def with_sample_lanes(plan: Plan, value: Value) -> Value:
     """The value with a lane for each sample, as losses read it."""
-    return plan.add(ToSamples(plan, value, flat=False)) if value.buffer.pixels > 1 else in_order(plan, value)
+    return plan.add(ToSamples(plan, value, flat=False)) if value.buffer.pixels else in_order(plan, value)
 
 
 @lowers(AvgPool2d, AdaptiveAvgPool2d)
@@ -179,7 +179,7 @@ def lower_identity(plan: Plan, node: Node, layer: Identity, inputs: list[Value])
 def lower_flatten(plan: Plan, node: Node, layer: Flatten, inputs: list[Value]) -> Value:
     """The same rows seen as features; channels and pixels are in the other order than the user's."""
     (x,) = inputs
-    if x.buffer.pixels > 1:
+    if x.buffer.pixels:
         return plan.add(ToSamples(plan, x, flat=True))
     order = x.row_order
     if x.pixels > 1 and x.channels > 1:

@@ -1,6 +1,6 @@
 """The plan of a network, the same for every device: its operations, its values and the rows that they take.
 
-What a device adds to it (where a row lies in memory, packed weights, partial sums) is in rop/devices/<device>/memory.py.
+What a device adds to it (where a row lies, packed weights, partial sums) is in rop/devices/<device>/memory.py.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class Plan:
         return self.training and bool(self.normalisations)
 
     # ------------------------------------------------------------------------------------------------ rows and values
-    def buffer(self, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 1) -> Buffer:
-        """Rows in the planes of these orders, with this many lanes for each sample."""
+    def buffer(self, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 0) -> Buffer:
+        """Rows in the planes of these orders; ``pixels`` are those of a map on pixel lanes."""
         made = Buffer(rows, tuple(sorted(orders)), pixels)
         self.buffers.append(made)
         return made

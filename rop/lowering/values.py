@@ -31,7 +31,7 @@ class Buffer:
 
     rows: int
     orders: tuple[int, ...]
-    pixels: int = 1  # lanes that each sample has in a row
+    pixels: int = 0  # pixels of a map, each of which has a lane for each sample; 0: a row has a lane for each sample
     inside: tuple[Buffer, int] | None = None  # the buffer of which these are rows, and the first of them
 
     def part(self, first: int, rows: int) -> Buffer:

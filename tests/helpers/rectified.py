@@ -27,16 +27,16 @@ BEFORE: dict[str, Callable[[Node, int], Node]] = {
     "batchnorm": normalised,
     "sum": lambda x, channels: rop.Add()(normalised(x, channels), convolution(DATA, channels)(x)),
 }
-# What uses its value: value, data, channels -> value of the same channels.
+# What uses its value: value, another value that was made before it, channels -> value of the same channels.
 USES: dict[str, Callable[[Node, Node, int], Node]] = {
-    "product": lambda value, x, channels: convolution(channels, channels)(value),
-    "maximum": lambda value, x, channels: rop.MaxPool2d(3, stride=1, padding=1)(value),
-    "average": lambda value, x, channels: rop.AvgPool2d(3, stride=1, padding=1)(value),
-    "sum": lambda value, x, channels: rop.Add()(value, convolution(DATA, channels)(x)),
-    "concatenation": lambda value, x, channels: convolution(2 * channels, channels)(rop.Concat()(value, value)),
-    "batchnorm": lambda value, x, channels: rop.BatchNorm2d(channels)(value),
-    "activation": lambda value, x, channels: rop.Tanh()(value),
-    "end": lambda value, x, channels: value,
+    "product": lambda value, other, channels: convolution(channels, channels)(value),
+    "maximum": lambda value, other, channels: rop.MaxPool2d(3, stride=1, padding=1)(value),
+    "average": lambda value, other, channels: rop.AvgPool2d(3, stride=1, padding=1)(value),
+    "sum": lambda value, other, channels: rop.Add()(value, other),
+    "concatenation": lambda value, other, channels: convolution(2 * channels, channels)(rop.Concat()(value, value)),
+    "batchnorm": lambda value, other, channels: rop.BatchNorm2d(channels)(value),
+    "activation": lambda value, other, channels: rop.Tanh()(value),
+    "end": lambda value, other, channels: value,
 }
 
 
@@ -44,7 +44,8 @@ def around(relu: Any, before: str, uses: Collection[str], seen: bool, channels: 
     """A graph on images with DATA channels in which this layer stands behind ``before`` and has these uses, their
     values side by side; with ``seen``, the value before the layer is there, too."""
     x = rop.Input()
+    other = convolution(DATA, channels)(x)  # a sum's gradient goes to it after it has gone to the rectified value
     made = BEFORE[before](x, channels)
     value = relu(made)
-    parts = [USES[use](value, x, channels) for use in uses] + ([made] if seen else [])
+    parts = [USES[use](value, other, channels) for use in uses] + ([made] if seen else [])
     return rop.Graph(x, parts[0] if len(parts) == 1 else rop.Concat()(*parts))

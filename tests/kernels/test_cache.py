@@ -239,7 +239,7 @@ def test_missing_and_damaged_kernels_are_compiled_again(tmp_path: Path) -> None:
         path.chmod(0o700)
     expected = run_python(NETWORK, ROP_CACHE_DIR=str(tmp_path / "cache")).stdout
 
-    names = ("interpreter._run_parallel", "elementwise.forward_", "elementwise.tanh_", "elementwise.bent_")
+    names = ("transfer._ask_float64_parallel", "elementwise.forward_", "elementwise.tanh_", "elementwise.bent_")
     wanted = [path for name in names for path in folder.glob(f"{name}*{store.SUFFIX}") if "float32" not in path.name]
     assert len(wanted) == len(names)
     gone, empty, *flipped = wanted

@@ -139,6 +139,11 @@ def test_a_damaged_manifest_spoils_its_folder(content: bytes, sealed: Path) -> N
     assert store.MANIFEST in (store.damage(sealed) or "")
 
 
+def test_a_file_is_no_sealed_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert store.damage(tmp_path / "file" / "version") is None
+
+
 def test_a_spoilt_folder_is_not_used_and_this_is_said(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     monkeypatch.setenv("ROP_CACHE_DIR", str(tmp_path / "cache"))

@@ -173,6 +173,26 @@ def test_a_direction_changed_in_place_is_a_new_direction() -> None:
     np.testing.assert_array_equal(p.r2(mine), f.jet(w, -3 * v).r2)
 
 
+def test_a_refused_vector_leaves_everything_as_it_was() -> None:
+    f, (w, u, _), v = plain_objective(), three_points(), direction(plain(), 0)
+    expected, wrong = f.jet(w, v), v.copy()
+    wrong[-1] = np.inf
+    p = f.at(w)
+    p.hvp(v)
+    for ask in (p.hvp, p.r2, lambda wrong: f.jet(u, wrong), lambda wrong: p.hvp(np.stack([v, wrong], 1))):
+        with pytest.raises(RopError, match="v: expected finite numbers, got NaN or Inf"):
+            ask(wrong)
+        np.testing.assert_array_equal(p.r2(v), expected.r2)
+        np.testing.assert_array_equal(p.hvp(v), expected.hvp)
+    for ask in (f.at, lambda wrong: f.jet(wrong, v), lambda wrong: f.jet(wrong, wrong)):
+        with pytest.raises(RopError, match="w: expected finite numbers"):
+            ask(wrong)
+        np.testing.assert_array_equal(p.r2(v), expected.r2)
+    unchecked = plain_objective(check_finite=False)
+    assert np.isnan(unchecked.jet(w, wrong).hvp).any() and np.isnan(unchecked.at(wrong).grad).any()
+    assert_jets_equal(unchecked.jet(w, v), expected)
+
+
 def test_old_points_stay_right() -> None:
     """Points made in turn may be asked in any order."""
     f, ws, v = plain_objective(), three_points(), direction(plain(), 0)

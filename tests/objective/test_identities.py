@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rop
+from rop.devices.cpu import choice
 from tests.helpers.processes import run_python
 from tests.helpers.zoo import Setting, direction, point
 from tests.helpers.zoo import settings as zoo
@@ -274,8 +275,11 @@ def large(name: str, dtype: Any, memory_limit: int = 1 << 32) -> Any:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOWLY else ()) for name in STREAMED]
 )
-def test_streaming_gives_the_same_bits_as_one_batch(name: str, planes: int, dtype: Any) -> None:
+def test_streaming_gives_the_same_bits_as_one_batch(
+    name: str, planes: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With little memory everything, or all but order 0, is computed again piece by piece; not a bit changes."""
+    monkeypatch.setattr(choice, "PIXEL_TILE_BYTES", 1 << 18)  # several tiles on pixel lanes as well
     net = ZOO[name].net
     w, v, u = point(net, 0, dtype), direction(net, 0, dtype), direction(net, 1, dtype)
     kept = large(name, dtype)

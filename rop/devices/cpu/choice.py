@@ -1,5 +1,5 @@
-"""How a network lies in the CPU's memory: with a lane for each sample, or for each pixel of each sample; and how a batch
-is divided into tiles.
+"""How a network lies in the CPU's memory: with a lane for each sample, or for each pixel of each sample; and how a
+batch is divided into tiles.
 
 Both choices depend on the network, the size of its inputs and the whole batch only: never on threads, on the memory
 limit or on the machine, so that none of these changes a bit of a result.
@@ -23,7 +23,9 @@ LANES = (16, 32, 64)  # possible numbers of lanes of a tile; a batch uses the la
 STRIP = 32  # positions of a strip of pixel lanes, for the estimate
 PACKING = 6.0  # packing a row of a strip costs as much as so many rows of products with it
 ONE_TILE = 2.0  # so much longer takes a batch of one tile of samples, because threads have nothing to share
-PIXEL_TILE_BYTES = 1 << 30  # one order of a tile on pixel lanes should not take more than this
+PIXEL_BATCH = 32  # a batch of at most this size is one tile on pixel lanes; of others …
+PIXEL_TILE_BYTES = 1 << 27  # … one order of a tile should not take more than this, …
+PIXEL_TILE_LEAST = 16  # … but a tile has at least this many samples
 
 
 def choose_layout(net: Graph, shape: Shape, batch: int, asked: str | None = None) -> str:
@@ -35,6 +37,8 @@ def choose_layout(net: Graph, shape: Shape, batch: int, asked: str | None = None
     ('pixels', 'samples')
     """
     asked = asked or os.environ.get("ROP_LAYOUT") or None
+    if not any(len(one) == 3 for one in net.shapes(shape).values()):
+        return "samples"  # there are no pixels
     if asked is not None:
         return check_choice("Objective", "layout", asked, LAYOUTS)
     samples, pixels = layout_costs(net, shape, batch)
@@ -74,9 +78,10 @@ def choose_lanes(plan: Plan, batch: int) -> int:
 
 
 def choose_images(plan: Plan, batch: int, at_once: bool) -> int:
-    """Samples of a tile with pixel lanes: the whole batch, or, of samples that do not influence each other, as many as
-    the memory of a tile allows."""
+    """Samples of a tile with pixel lanes: the whole batch if it is small or if its samples influence each other, else
+    as many as the memory of a tile allows."""
+    if at_once or plan.coupled or batch <= PIXEL_BATCH:
+        return batch
     per_image = plan.itemsize * sum(buffer.rows * buffer.pixels for buffer in plan.buffers if 0 in buffer.orders)
-    least = LANES[0]
-    most = max(1, PIXEL_TILE_BYTES // (per_image * least)) * least
-    return batch if at_once or plan.coupled or batch <= most else most
+    most = max(1, PIXEL_TILE_BYTES // max(1, per_image * PIXEL_TILE_LEAST)) * PIXEL_TILE_LEAST
+    return min(batch, most)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -30,17 +30,37 @@ class Execution:
     def run(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
         """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
         self._tile_count[0] = tiles
-        arguments = (*bound.address, tiles, first, self.cancel_address)
         around = self._guard_results(results) if guard.ACTIVE else ()
-        if bound.length * self._tile_bytes * tiles >= CANCELLABLE_WORK:
-            self.call_aside(lambda: runner(in_home_process())(*arguments))
+        if self.takes_long(bound, tiles):
+            self.call_aside(lambda: runner(in_home_process())(*bound.address, tiles, first, self.cancel_address))
         else:
             parallel = in_home_process() and bound.pace.parallel()
-            start = time.perf_counter()
-            runner(parallel)(*arguments)
-            bound.pace.measured(parallel, time.perf_counter() - start)
+            start = perf_counter()
+            runner(parallel)(*bound.address, tiles, first, self.cancel_address)
+            bound.pace.measured(parallel, perf_counter() - start)
         if guard.ACTIVE:
             self.check_guards([bound], first, around)
+
+    def ask(self, question: dict[bool, Any], bound: Bound, tiles: int, *ends: Any) -> int:
+        """Lets one compiled call take vectors in, run a pass over all tiles and hand results out (transfer.py)."""
+        self._tile_count[0] = tiles
+        pace = bound.pace
+        if pace.rests:
+            parallel = pace.threaded and in_home_process()
+            refused: int = question[parallel](*ends, *bound.address, tiles, 0, self.cancel_address)
+            pace.rested()
+        else:
+            parallel = in_home_process() and pace.parallel()
+            start = perf_counter()
+            refused = question[parallel](*ends, *bound.address, tiles, 0, self.cancel_address)
+            pace.measured(parallel, perf_counter() - start)
+        if guard.ACTIVE and not refused:
+            self.check_guards([bound], 0)
+        return refused
+
+    def takes_long(self, bound: Bound, tiles: int) -> bool:
+        """Whether Ctrl-C must be able to cancel a pass over so many tiles."""
+        return bound.length * self._tile_bytes * tiles >= CANCELLABLE_WORK
 
     def _guard_results(self, results: Sequence[np.ndarray]) -> list[guard.Zone]:
         """Fills the gaps around results outside the workspace with canaries."""

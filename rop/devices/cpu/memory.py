@@ -55,6 +55,12 @@ class Tables:
         self._kept.append(array)
         return int(array.ctypes.data)
 
+    def put_reals(self, values: np.ndarray) -> int:
+        """Keeps a table of numbers; returns its address."""
+        array = np.ascontiguousarray(values)
+        self._kept.append(array)
+        return int(array.ctypes.data)
+
     def bounded(self, rows: np.ndarray, owner: np.ndarray, owners: int) -> int:
         """A table of rows sorted by owner -> the address of ``owners + 1`` addresses, of the first row of each."""
         rows = np.ascontiguousarray(rows, dtype=np.int64)
@@ -110,9 +116,9 @@ class Layout(BaseLayout):
 
     # ------------------------------------------------------------------------------------------- memory for emitters
     def buffer(
-        self, operation: Operation, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 1, after: bool = False
+        self, operation: Operation, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 0, after: bool = False
     ) -> Buffer:
-        """Rows in the planes of these orders, beside those of the plan, with the lanes of as many pixels. The emitter
+        """Rows in the planes of these orders, beside those of the plan; ``pixels`` are those of a map. The emitter
         of the operation alone reads them, if ``after`` also when all operations are through."""
         made = Buffer(rows, tuple(sorted(orders)), pixels)
         self.buffers.append(made)
@@ -135,12 +141,12 @@ class Layout(BaseLayout):
 
     def row_lanes(self, buffer: Buffer) -> int:
         """Lanes of a row of a buffer."""
-        return self.images * buffer.pixels if buffer.pixels > 1 else self.lanes
+        return self.images * buffer.pixels or self.lanes
 
     def row_size(self, buffer: Buffer) -> int:
         """Bytes of a row of a buffer. Rows of pixel lanes take an odd number of blocks, so that they do not share cache
         sets."""
-        if buffer.pixels == 1:
+        if not buffer.pixels:
             return self.lane_bytes
         return (-(-self.row_lanes(buffer) * self.itemsize // BLOCK) | 1) * BLOCK
 
@@ -206,12 +212,12 @@ class Layout(BaseLayout):
     @property
     def longest_row(self) -> int:
         """Numbers of the longest row."""
-        return max(self.row_size(value.buffer) for value in self.plan.values.values()) // self.itemsize
+        return max(self.row_size(buffer) for buffer in self.plan.buffers) // self.itemsize
 
     @property
     def zero_bytes(self) -> int:
         """Bytes of the zeros that stand for any order of any value."""
-        return max(value.rows * self.row_size(value.buffer) for value in self.plan.values.values())
+        return max(buffer.rows * self.row_size(buffer) for buffer in self.plan.buffers)
 
     # ---------------------------------------------------------------------------------------------------- references
     def rows(self, buffer: Buffer, k: int, row: int = 0) -> Ref:

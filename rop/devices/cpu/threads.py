@@ -27,7 +27,10 @@ NEWEST_WEIGHT = 0.25  # weight of a new measurement in the running average; less
 OUTLIER = 2.0  # a measurement counts at most as this multiple of the average, so that one interruption decides nothing
 CLEAR_GAIN = 0.8  # threads are given up only for a time below this part of theirs, because a few calls mislead
 ALWAYS_PARALLEL_SECONDS = 5e-3  # longer calls always use threads: at worst threads take turns, and trials are costly
-IDLE_SECONDS = 1e-3  # after this time without a call threads sleep and caches are cold: the next call does not count
+IDLE_SECONDS = 1e-3  # after this time without a call threads sleep and caches are cold: the next call does not count, …
+PAUSES_IN_A_ROW = 4  # … unless so many calls before it came after such a pause, too: then pauses are what is usual
+RESTING_SECONDS = IDLE_SECONDS / 8  # of shorter calls only some are measured, because that takes a microsecond: …
+RESTS = 2  # … after each that is measured, so many are not
 
 
 class Pace:
@@ -37,60 +40,78 @@ class Pace:
     True
     """
 
+    _ended = float("-inf")  # when the last call ended, of any pace: the passes of a network share threads and caches
+
     def __init__(self) -> None:
-        self._threaded = True  # the way in use, except in trials of the other way
+        self.threaded = True  # the way in use, except in trials of the other way
         self._usual: float | None = None  # average seconds of a call in this way
         self._other = float("inf")  # seconds of a call in the last trial of the other way
         self._calls = CALLS_BEFORE_FIRST_TRIAL  # calls until the next trial may begin,
         self._seconds = 0.0  # and seconds of calls until then
-        self._trial: list[float] | None = None  # seconds of the calls of a trial, while one is under way
+        self._trial: list[float] | None = None  # seconds of the calls of a trial, while one is under way,
+        self._spent = 0.0  # and their sum
         self._between = TRIAL_SPACING
-        self._ended = float("-inf")
-        self._warm = False
+        self._warm = False  # whether the present call counts
+        self._pauses = 0  # calls in a row that came after a pause,
+        self._new = True  # as does the first one
+        self.rests = 0  # of the next calls so many need not be measured and go the same way,
+        self._rests = 0  # and so many were not to be measured after the last measurement
 
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
-        self._warm = time.perf_counter() - self._ended < IDLE_SECONDS
-        if not self._warm and self._trial is None and not self._threaded:  # the disturbance may have ended
-            self._trial = []
-        return self._threaded != (self._trial is not None)
+        at_once = time.perf_counter() - Pace._ended < IDLE_SECONDS and not self._new
+        self._pauses, self._new = 0 if at_once else self._pauses + 1, False
+        self._warm = self._pauses == 0 or self._pauses > PAUSES_IN_A_ROW
+        if not self._warm and self._trial is None and not self.threaded:  # the disturbance may have ended
+            self._begin_trial()
+        return self.threaded != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
         """Takes in the time of a call."""
-        self._ended = time.perf_counter()
+        Pace._ended = time.perf_counter()
         if self._trial is not None:
             self._trial.append(seconds)
-            if len(self._trial) >= TRIAL_CALLS and sum(self._trial) >= TRIAL_SECONDS:
+            self._spent += seconds
+            if self._spent >= TRIAL_SECONDS and len(self._trial) >= TRIAL_CALLS:
                 self._decide(_typical(self._trial[len(self._trial) // 2 :]))
             return
         usual = seconds if self._usual is None else self._usual
-        weight = min(NEWEST_WEIGHT, seconds / TRIAL_SECONDS)
+        calls = 1 + self._rests - self.rests  # for which this measurement stands
+        weight = min(NEWEST_WEIGHT, calls * seconds / TRIAL_SECONDS)
         seconds = min(seconds, OUTLIER * usual)
-        self._calls -= 1
-        self._seconds -= seconds
+        self._calls -= calls
+        self._seconds -= calls * seconds
         if self._warm:
             self._usual = usual + weight * (seconds - usual)
-        slower = self._usual is not None and self._better(self._other)
-        short = not self._threaded or usual < ALWAYS_PARALLEL_SECONDS
-        if short and ((self._calls <= 0 and self._seconds <= 0) or slower):
-            self._trial = []
+        self._rests = self.rests = RESTS if usual < RESTING_SECONDS else 0
+        due = self._calls <= 0 and self._seconds <= 0
+        due = due or (self._usual is not None and self._better(self._other))
+        if due and (not self.threaded or usual < ALWAYS_PARALLEL_SECONDS):
+            self._begin_trial()
+
+    def rested(self) -> None:
+        """Takes in that a call has ended that was not measured."""
+        Pace._ended = time.perf_counter()
+        self.rests -= 1
 
     def _decide(self, seconds: float) -> None:
         """Ends a trial in which a call took this time."""
-        assert self._trial is not None
         if self._usual is not None and self._better(seconds):
-            self._threaded, self._usual, self._other = not self._threaded, seconds, self._usual
-            self._between = TRIAL_SPACING if self._threaded else SPACING_WITHOUT_THREADS
+            self.threaded, self._usual, self._other = not self.threaded, seconds, self._usual
+            self._between = TRIAL_SPACING if self.threaded else SPACING_WITHOUT_THREADS
         else:
             self._other = seconds
             self._between = min(TRIAL_SPACING, 2 * self._between)
-        self._seconds = self._between * sum(self._trial)
+        self._seconds = self._between * self._spent
         self._trial = None
+
+    def _begin_trial(self) -> None:
+        self._trial, self._spent, self._rests, self.rests = [], 0.0, 0, 0
 
     def _better(self, seconds: float) -> bool:
         """Whether to change to the other way if a call takes this time there."""
         assert self._usual is not None
-        return seconds < (CLEAR_GAIN if self._threaded else 1.0) * self._usual
+        return seconds < (CLEAR_GAIN if self.threaded else 1.0) * self._usual
 
 
 def _typical(seconds: list[float]) -> float:

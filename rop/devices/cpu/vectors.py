@@ -9,7 +9,7 @@ import numpy as np
 
 from rop.devices.cpu import guard
 from rop.devices.lock import in_home_process
-from rop.kernels.cpu.transfer import LONG, Transfer
+from rop.kernels.cpu.transfer import LONG, Transfer, serial
 
 CACHE_LINE = 64  # bytes
 POOLED_ARRAYS = 8  # free arrays that a pool keeps at most, …
@@ -81,6 +81,9 @@ class Vectors:
         self._pools: dict[int, Pool] = {}  # by the length of their arrays
         # Results of long vectors are written where the user gets them, and long w and v read where they are.
         self.are_long = count >= LONG
+        if not self.are_long:  # what short calls need is looked up once
+            needed = "_adopt", "_differ", "_scale"
+            self._adopt, self._differ, self._scale = (serial(name, self.dtype) for name in needed)
 
     def fresh(self) -> np.ndarray:
         """An array (count,) with any content, to give away."""
@@ -98,13 +101,17 @@ class Vectors:
 
     def keep(self, w: np.ndarray) -> np.ndarray:
         """A copy of w."""
+        if not self.are_long:
+            return w.copy()
         copy = self.fresh()
         self.copy_into(copy, w)
         return copy
 
-    def given(self, result: np.ndarray, like: np.ndarray) -> np.ndarray:
+    def given(
+        self, results: list[np.ndarray], orders: tuple[int, ...], w: np.ndarray, v: np.ndarray | None
+    ) -> list[np.ndarray]:
         """Results are fresh arrays already."""
-        return result
+        return results
 
     def rows_of(self, columns: np.ndarray) -> np.ndarray:
         """The columns of a block (n, k) as contiguous rows (k, n)."""
@@ -130,7 +137,15 @@ class Vectors:
     # ---- arithmetic ----------------------------------------------------------------------------------------------
     def copy_into(self, target: np.ndarray, source: np.ndarray) -> bool:
         """Copies a vector to the start of an array; returns whether all of it is finite, which costs nothing extra."""
+        if not self.are_long:
+            return self._adopt(target, source, 1) == 0
         return self._transfer.adopt(target, source, in_home_process())
+
+    def equal(self, kept: np.ndarray, vector: np.ndarray) -> bool:
+        """Whether the start of an array is equal to a vector."""
+        if not self.are_long:
+            return self._differ(kept, vector, 1) == 0
+        return self._transfer.equal(kept, vector, in_home_process())
 
     def finite(self, vector: np.ndarray) -> bool:
         """Whether all of a vector is finite."""
@@ -138,4 +153,7 @@ class Vectors:
 
     def multiply(self, vector: np.ndarray, factor: float) -> None:
         """vector *= factor."""
+        if not self.are_long:
+            self._scale(vector, factor, 1)
+            return
         self._transfer.scale(vector, factor, in_home_process())

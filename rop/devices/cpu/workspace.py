@@ -22,7 +22,7 @@ from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
 from rop.devices.cpu.regions import Regions, Tiling
 from rop.devices.cpu.vectors import CACHE_LINE, Vectors, aligned
-from rop.devices.workspace import Orders, Workspace
+from rop.devices.workspace import FACTORIAL, Orders, Workspace
 from rop.graph import Graph
 from rop.kernels import warm
 from rop.kernels.cpu import batchnorm, interpreter, transfer
@@ -43,6 +43,9 @@ class Pass:
 
     bound: Bound
     results: list[np.ndarray]
+    ends: np.ndarray  # for questions about short vectors: where w, v and the results are, and factors of these,
+    question: int  # the address of this table, or 0 if the pass runs by itself,
+    missing: list[np.ndarray]  # and what stands for the results that other questions have
     data: Data | None = None
     places: dict[str, int] = field(default_factory=dict)  # addresses of vectors that it reads elsewhere
 
@@ -69,10 +72,13 @@ class CpuWorkspace(Workspace):
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
+        self._waiting: dict[str, np.ndarray] = {}  # short vectors that the next question takes in,
+        self._check = True  # and whether they must be finite
         self._ensure_compiled(training=one_chunk)
         self.vectors = Vectors(plan.graph.size, self.dtype)
         self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
         self.execution = Execution(self.memory, self.forget)
+        self._questions, self._nothing = transfer.questions(self.dtype), np.empty(0, self.dtype)
         self._energies = [self.memory[f"energy{k}"][: self.tiles] for k in ORDERS]
 
     @classmethod
@@ -123,13 +129,24 @@ class CpuWorkspace(Workspace):
 
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
-        them, while those of a vector that nobody writes are in both."""
+        them, while those of a vector that nobody writes are in both. Short ones wait for the pass."""
+        if not self.vectors.are_long:
+            self._waiting[name], self._check = vector, check
+            return True
         if name not in self.memory:
             self.ensure_direction(int(name[1:]))
-        if not self.vectors.are_long:
-            return self.vectors.copy_into(self.memory[name], vector)
         self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
         return not check or self.vectors.finite(vector)
+
+    def _take_in(self) -> None:
+        """Copies the short vectors that wait, for a pass that runs by itself."""
+        while self._waiting:
+            name, vector = self._waiting.popitem()
+            if name not in self.memory:
+                self.ensure_direction(int(name[1:]))
+            if not self.vectors.copy_into(self.memory[name], vector) and self._check:
+                self._waiting.clear()
+                raise self.not_finite(name)
 
     def settle(self, name: str, copy: np.ndarray | None = None) -> None:
         if name in self._lent:
@@ -144,7 +161,7 @@ class CpuWorkspace(Workspace):
             self._places[name] = self.memory.address(name)
 
     def holds(self, name: str, vector: np.ndarray) -> bool:
-        return np.array_equal(self.memory[name][: vector.size], vector)
+        return self.vectors.equal(self.memory[name], vector)
 
     def energy(self, k: int) -> float:
         return math.fsum(self._energies[k].tolist())
@@ -197,7 +214,12 @@ class CpuWorkspace(Workspace):
         return [ready.bound for ready in self._passes.values()]
 
     def bound(self, orders: Orders, results: tuple[int, ...]) -> Pass:
-        """A pass ready to run on the current batch."""
+        """A pass ready to run on the current batch and vectors."""
+        self._take_in()
+        return self._ready(orders, results)
+
+    def _ready(self, orders: Orders, results: tuple[int, ...]) -> Pass:
+        """A pass on the current batch; short vectors may be waiting."""
         ready = self._passes.get((orders, results))
         if ready is None:
             ready = self._passes[orders, results] = self._make_pass(orders, results)
@@ -215,11 +237,24 @@ class CpuWorkspace(Workspace):
             self.ensure_direction(direction)
         self.reserve_results(orders, results)
         code = self.lowered.emit_pass(orders, results) if self.plan.gradients else self.lowered.emit_outputs()
-        n = self.plan.graph.size
+        n, names = self.plan.graph.size, [result_region(orders, i) for i in results]
         warm.ensure(self.dtype, code.functions(self.dtype))
-        return Pass(
-            Bound(code, self.memory.table, self.dtype), [self.memory[result_region(orders, i)][:n] for i in results]
-        )
+        bound = Bound(code, self.memory.table, self.dtype)
+        whole = self.chunk == self.tiles and not self.execution.takes_long(bound, self.tiles)
+        short = whole and not self.vectors.are_long and 0 < len(names) <= transfer.RESULTS
+        ends = self._ends(orders, results) if short else self._nothing
+        missing = [self._nothing] * (transfer.RESULTS - len(names))
+        question = int(ends.ctypes.data) if short else 0
+        return Pass(bound, [self.memory[name][:n] for name in names], ends, question, missing)
+
+    def _ends(self, orders: Orders, results: tuple[int, ...]) -> np.ndarray:
+        """The table of ``transfer.questions``: where w, v and the results are, and the factors of the results."""
+        ends = np.zeros(2 + 2 * transfer.RESULTS, np.int64)
+        ends[:2] = self.memory.address("w"), self.memory.address("v0")
+        for place, i in enumerate(results):
+            ends[2 + place] = self.memory.address(result_region(orders, i))
+            ends[2 + transfer.RESULTS + place] = FACTORIAL[orders[i][0]]
+        return ends
 
     def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
         """Makes sure that there is memory for the results of a pass."""
@@ -233,6 +268,21 @@ class CpuWorkspace(Workspace):
             self._data = data
             self.forget()
             self.memory["scale"][0] = data.scale
+
+    def derivatives(self, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
+        """For short vectors all is done in one compiled call."""
+        ready = self._ready(orders, results)
+        if not ready.question:
+            return super().derivatives(orders, results)
+        take, nothing, size = self._waiting.pop, self._nothing, self.vectors.count
+        vectors = take("w", nothing), take("v0", nothing)
+        fresh = [np.empty(size, self.dtype) for _ in results]
+        refused = self.execution.ask(
+            self._questions, ready.bound, self.tiles, ready.question, self._check, *vectors, *fresh, *ready.missing
+        )
+        if refused:
+            raise self.not_finite("w" if refused == 1 else "v")
+        return fresh
 
     def run(self, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``
@@ -258,7 +308,7 @@ class CpuWorkspace(Workspace):
         if not self.vectors.are_long:
             self.execution.run(ready.bound, 0, self.tiles)
             if into is None:
-                return [result.copy() for result in ready.results]
+                return list(map(np.ndarray.copy, ready.results))
             for place, result in zip(into, ready.results, strict=True):
                 place[:n] = result
             return into

@@ -34,7 +34,7 @@ class Layout(BaseLayout):
         super().__init__(plan, lanes, REGIONS)
 
     def place(self) -> None:
-        """One buffer after another, in rows: all orders of a pass run at once, so every buffer is needed till its end."""
+        """One buffer after another, in rows: all orders of a pass run at once, so that all are needed till its end."""
         for buffer in self.plan.buffers:
             for k in buffer.orders if buffer.inside is None else ():
                 self.starts[buffer, k] = self.plane_sizes[k]

@@ -57,7 +57,11 @@ class Vectors:
         """A copy of w on the same side."""
         return self.copy(w) if on_device(w) else w.copy()
 
-    def given(self, result: Vector, like: Vector) -> Vector:
+    def given(self, results: list[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None) -> list[Vector]:
+        """Copies of results: that of order 0 on the same side as w, the others on the same side as v."""
+        return [self._given(result, w if k == 0 else v) for k, result in zip(orders, results, strict=True)]
+
+    def _given(self, result: Vector, like: Vector) -> Vector:
         """A copy of a result on the same side as ``like``."""
         if on_device(like):
             return self.copy(result)

@@ -19,7 +19,7 @@ from numba.core.ccallback import CFunc
 
 from rop.kernels.compile import (
     FORMULA_MATH,
-    OPTIONS,
+    PART,
     Derivatives,
     Jet,
     Kernel,
@@ -100,7 +100,7 @@ class ActivationKernel(Kernel):
         raise refusal(self._of, scalar(dtype), (numba.from_dtype(np.dtype(dtype)),) * (1 + self._count)) or refused
 
     def _scalar(self, dtype: Any, whole_numbers: bool, ours: bool) -> Any:
-        jit = numba.njit(fastmath=FORMULA_MATH, **OPTIONS)
+        jit = numba.njit(fastmath=FORMULA_MATH, **PART)
         return jit(compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers, self._tag))
 
     def _own(self, function: Callable[..., Any]) -> Callable[..., Any]:

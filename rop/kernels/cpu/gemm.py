@@ -16,7 +16,7 @@ from functools import partial
 
 from llvmlite import ir
 
-from rop.kernels.compile import PerPrecision, helper, itemsize
+from rop.kernels.compile import PerPrecision, helper, itemsize, tuned
 from rop.kernels.cpu.vector import BLOCK, UNIT, VECTOR, Value, VectorBuilder, const, peek, vector_function
 
 PANEL, SPAN, DOT_COLUMNS, L1 = UNIT.panel, UNIT.span, UNIT.dot_columns, UNIT.l1
@@ -243,7 +243,7 @@ def _steps(factor, first, count, lane_bytes):
     return first * lane_bytes, (rows * lane_bytes, lane_bytes, BLOCK)
 
 
-@helper
+@tuned
 def lane_dots(d, rows, terms, groups, lane_bytes, a, b):
     """D[j, k] for all rows k of A and all groups of rows j of B. ``groups`` are their address and number; a group is
     one tap of a convolution: (first j, number of j, address of its pairs of pixels, number of pairs). DOT_ROWS k and

@@ -115,8 +115,14 @@ def _run_parallel(table, stages, count, tiles, first, cancel):
                 _execute(table, begin, end, types.int64(unit), first, cancel)
 
 
-def _cached(function: Callable[..., Any], parallel: bool) -> Any:
-    compiled = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(function)
+def version(parallel: bool) -> Any:
+    """A version of the interpreter to be compiled into other functions."""
+    function = _run_parallel if parallel else _run_serial
+    return numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(function)
+
+
+def _cached(parallel: bool) -> Any:
+    compiled = version(parallel)
     compiled._cache = KernelCache(entry_name(parallel))
     compiled.compile((types.int64,) * 6)
     compiled.disable_compile()
@@ -151,5 +157,5 @@ def runner(parallel: bool) -> Any:
     if parallel not in _runners:
         if parallel:
             load_threads()
-        _runners[parallel] = _cached(_run_parallel if parallel else _run_serial, parallel)
+        _runners[parallel] = _cached(parallel)
     return _runners[parallel]

@@ -3,8 +3,8 @@ orders."""
 
 from __future__ import annotations
 
-from rop.kernels.compile import Extent, PerPrecision, Slice, itemsize, kernel, loop, real
-from rop.kernels.cpu.memory import bounds_of, integers, reals
+from rop.kernels.compile import Extent, PerPrecision, Slice, Windows, itemsize, kernel, loop
+from rop.kernels.cpu.memory import bounds_of, clear, integers, reals, window_entry
 from rop.kernels.cpu.select import ENTRY
 from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, peek, vector_function
 
@@ -38,19 +38,24 @@ def weighted_sum(y, x, bounds, pixels, size):
         weighted(y + p * size, x, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
 
 
+@loop
+def _add_weighted(y, x, lane, weight):
+    for t in range(y.size):
+        y[t] += weight[t] * x[lane[t]]
+
+
 @kernel
-def weighted_lanes(y, x, bounds, y_extent: Extent, x_step, part: Slice):
-    """Average pooling on pixel lanes, in both directions: each lane of y is a weighted sum of lanes of x. An entry is
-    the byte offset of a lane and the coefficient, in the engine's precision."""
-    _, channels, lanes, y_step = y_extent
+def weighted_lanes(y, x, windows: Windows, y_extent: Extent, x_extent: Extent, part: Slice):
+    """Average pooling on pixel lanes, in both directions: each lane of y is a weighted sum of lanes of x, with the
+    same windows and weights in every channel."""
+    (_, channels, count, y_step), (_, _, source_count, x_step) = y_extent, x_extent
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target = reals(y + c * y_step, lanes)
-        for t in range(lanes):
-            total = real(0)
-            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
-                total += reals(entry + 8, 1)[0] * reals(x + c * x_step + peek(entry), 1)[0]
-            target[t] = total
+        target = reals(y + c * y_step, count)
+        clear(target)
+        for entry in range(windows[0]):
+            lane, weight = window_entry(windows, entry, count)
+            _add_weighted(target, reals(x + c * x_step, source_count), lane, weight)
 
 
 @loop

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from rop.kernels.compile import FORMULA_MATH, OPTIONS, PerPrecision, specialised
+from rop.kernels.compile import FORMULA_MATH, PART, PerPrecision, specialised
 
 
 def _power_of_two(dtype: Any) -> Any:
@@ -125,7 +125,7 @@ def _compiled(function: Callable[..., Any], dtype: Any, name: str = "", **bind: 
     code = function.__code__.replace(co_consts=tuple(map(typed, function.__code__.co_consts)))
     copy = pytypes.FunctionType(code, function.__globals__, name or function.__name__)
     copy.__module__ = function.__module__
-    return numba.njit(fastmath=FORMULA_MATH, **OPTIONS)(specialised(copy, dtype, **bind))
+    return numba.njit(fastmath=FORMULA_MATH, **PART)(specialised(copy, dtype, **bind))
 
 
 def _polynomial(name: str, numbers: dict[Any, tuple[float, ...]], dtype: Any) -> Any:

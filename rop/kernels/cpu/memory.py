@@ -42,6 +42,15 @@ def bounds_of(count, part):
 
 
 @helper
+def window_entry(windows, entry, lanes):
+    """The lanes (lane,) and the words (lane,) of one entry of all windows. Lanes have no sign: numbers that might be
+    negative count from the end, which keeps loops from reading several at once."""
+    _, first, words = windows
+    lane = carray(as_pointer(first + 8 * entry * lanes), lanes, np.uint64)
+    return lane, reals(words + itemsize * entry * lanes, lanes)
+
+
+@helper
 def jet_of_reals(jet, count):
     """The arrays (count,) of the engine's precision of all orders."""
     return reals(jet[0], count), reals(jet[1], count), reals(jet[2], count)

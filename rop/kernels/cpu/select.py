@@ -9,8 +9,8 @@ is sorted by input pixel, so that every gradient is written once, even where win
 
 from __future__ import annotations
 
-from rop.kernels.compile import Extent, PerPrecision, Slice, algebra, itemsize, kernel, loop, real
-from rop.kernels.cpu.memory import bounds_of, reals
+from rop.kernels.compile import Extent, PerPrecision, Slice, Windows, algebra, itemsize, kernel, loop, real
+from rop.kernels.cpu.memory import bounds_of, clear, reals, window_entry
 from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, number_in, peek, vector_function
 from rop.layers import relu as layer
 
@@ -158,52 +158,86 @@ def pool_returned(h, chosen, g, bounds, pixels, size):
         returned(h + p * size, chosen, g, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
 
 
-# On pixel lanes an entry of a window is (byte offset of the other lane, position); every channel has the same windows.
+# On pixel lanes every channel has the same windows. An entry has a lane of the other map for each window, and its
+# position; windows with fewer entries repeat their first one, or have a position that nothing chooses. One entry of all
+# windows is a loop that reads many lanes at once.
+@loop
+def _begin(best, choice, x, lane, position):
+    for t in range(best.size):
+        best[t] = x[lane[t]]
+        choice[t] = position[t]
+
+
+@loop
+def _larger(best, choice, x, lane, position):
+    """Takes what is larger, or not a number."""
+    for t in range(best.size):
+        value = x[lane[t]]
+        take = value > best[t] or value != value
+        best[t] = value if take else best[t]
+        choice[t] = position[t] if take else choice[t]
+
+
+@loop
+def _rectify_choice(best, choice):
+    for t in range(best.size):
+        off = is_off(best[t])
+        best[t] = real(0) if off else best[t]
+        choice[t] = real(-1) if off else choice[t]
+
+
+@loop
+def _pick(y, choice, x, lane, position):
+    for t in range(y.size):
+        y[t] = x[lane[t]] if choice[t] == position[t] else y[t]
+
+
+@loop
+def _return(h, choice, g, lane, position):
+    for t in range(h.size):
+        h[t] += g[lane[t]] if choice[lane[t]] == position[t] else real(0)
+
+
 @kernel
-def pool_largest_lanes(y, chosen, x, bounds, y_extent: Extent, x_step, relu, part: Slice):
+def pool_largest_lanes(y, chosen, x, windows: Windows, y_extent: Extent, x_extent: Extent, relu, part: Slice):
     """Order 0 of max pooling (followed by a ReLU, if ``relu``)."""
-    _, channels, lanes, y_step = y_extent
+    (_, channels, count, y_step), (_, _, source_count, x_step) = y_extent, x_extent
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target, choice, source = reals(y + c * y_step, lanes), reals(chosen + c * y_step, lanes), x + c * x_step
-        for t in range(lanes):
-            first = peek(bounds + 8 * t)
-            best = reals(source + peek(first), 1)[0]
-            position = peek(first + 8)
-            for entry in range(first + ENTRY, peek(bounds + 8 * t + 8), ENTRY):
-                value = reals(source + peek(entry), 1)[0]
-                if value > best or value != value:  # the first of equal numbers, or a NaN
-                    best, position = value, peek(entry + 8)
-            off = relu != 0 and is_off(best)
-            target[t] = real(0) if off else best
-            choice[t] = real(-1) if off else real(position)
+        target, choice = reals(y + c * y_step, count), reals(chosen + c * y_step, count)
+        source = reals(x + c * x_step, source_count)
+        for entry in range(windows[0]):
+            lane, position = window_entry(windows, entry, count)
+            if entry == 0:
+                _begin(target, choice, source, lane, position)
+            else:
+                _larger(target, choice, source, lane, position)
+        if relu != 0:
+            _rectify_choice(target, choice)
 
 
 @kernel
-def pool_chosen_lanes(y, chosen, x, bounds, y_extent: Extent, x_step, part: Slice):
+def pool_chosen_lanes(y, chosen, x, windows: Windows, y_extent: Extent, x_extent: Extent, part: Slice):
     """Order 1 or 2 of max pooling, which reads the choice of order 0."""
-    _, channels, lanes, y_step = y_extent
+    (_, channels, count, y_step), (_, _, source_count, x_step) = y_extent, x_extent
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target, choice, source = reals(y + c * y_step, lanes), reals(chosen + c * y_step, lanes), x + c * x_step
-        for t in range(lanes):
-            target[t] = real(0)
-            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
-                if choice[t] == real(peek(entry + 8)):
-                    target[t] = reals(source + peek(entry), 1)[0]
+        target, choice = reals(y + c * y_step, count), reals(chosen + c * y_step, count)
+        clear(target)
+        for entry in range(windows[0]):
+            lane, position = window_entry(windows, entry, count)
+            _pick(target, choice, reals(x + c * x_step, source_count), lane, position)
 
 
 @kernel
-def pool_returned_lanes(h, chosen, g, bounds, h_extent: Extent, g_step, part: Slice):
-    """Any order of the gradient h of max pooling; bounds are those of the lanes of h."""
-    _, channels, lanes, h_step = h_extent
+def pool_returned_lanes(h, chosen, g, windows: Windows, h_extent: Extent, g_extent: Extent, part: Slice):
+    """Any order of the gradient h of max pooling; windows are those of the lanes of h."""
+    (_, channels, count, h_step), (_, _, source_count, g_step) = h_extent, g_extent
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target = reals(h + c * h_step, lanes)
-        for t in range(lanes):
-            total = real(0)
-            for entry in range(peek(bounds + 8 * t), peek(bounds + 8 * t + 8), ENTRY):
-                at = c * g_step + peek(entry)
-                if reals(chosen + at, 1)[0] == real(peek(entry + 8)):
-                    total += reals(g + at, 1)[0]
-            target[t] = total
+        target = reals(h + c * h_step, count)
+        source, choice = reals(g + c * g_step, source_count), reals(chosen + c * g_step, source_count)
+        clear(target)
+        for entry in range(windows[0]):
+            lane, position = window_entry(windows, entry, count)
+            _return(target, choice, source, lane, position)

@@ -1,9 +1,9 @@
 """Convolutions on pixel lanes: strips of positions, packed tap by tap, times panels of weights.
 
-A map is (channel, lane), with a lane for each pixel of each sample. The positions of C, the pixels of an output or of an
-input gradient, are taken in *strips* of one span of lanes. What the positions of a strip read through all taps is packed
-into rows (channel, tap) that stay in the cache while the panels of weights go by, so that padding is zero there and
-nowhere else, and neither strides nor dilations cost anything in the micro-kernel. A chunk of channels at a time is
+A map is (channel, lane), with a lane for each pixel of each sample. The positions of C, the pixels of an output or of
+an input gradient, are taken in *strips* of one span of lanes. What the positions of a strip read through all taps is
+packed into rows (channel, tap) that stay in the cache while the panels of weights go by, so that padding is zero there
+and nowhere else, and neither strides nor dilations cost anything in the micro-kernel. A chunk of channels at a time is
 packed; sums over chunks are made in C.
 
     C (row, position) (+)= bias + Σ_terms A (row, (channel, tap)) · packed ((channel, tap), position)
@@ -68,7 +68,7 @@ STRIP_WORDS = 6
 ) = range(STRIP_WORDS)
 
 
-# ---------------------------------------------------------------------------------------------------------- micro-kernel
+# --------------------------------------------------------------------------------------------------------- micro-kernel
 def _strip_sums(e: VectorBuilder, rows: int, size: int, terms, length) -> list[Value]:
     """The sums of one panel over ``length`` packed rows of ``size`` bytes; A lies in panels."""
     count, *factors = terms
@@ -125,7 +125,7 @@ def _emit_strip(e: VectorBuilder, shape, c, bias, gate, terms, length) -> None:
 strip_panel = PerPrecision(vector_function(_emit_strip, shape=2, c=3, gate=2, terms=TERMS))
 
 
-# --------------------------------------------------------------------------------------------------------------- packing
+# -------------------------------------------------------------------------------------------------------------- packing
 def lanes_of_bits(e: VectorBuilder, bits: Value, first: int) -> Value:
     """A truth value for every lane of a vector: the bits of an integer from ``first`` on."""
     some = e.b.trunc(e.b.lshr(bits, const(first)), ir.IntType(e.lanes))
@@ -183,7 +183,7 @@ def pack_strip(y, x, words, strip, channels, size):
         )
 
 
-# -------------------------------------------------------------------------------------------------------------- products
+# ------------------------------------------------------------------------------------------------------------- products
 @helper
 def multiply_strip(c, c_step, bias, bias_step, gate, add, terms, words, strip, first, panels, buffer):
     """Adds the share of the channels from ``first`` on to the rows of C in a range of panels, at the positions of one
@@ -416,7 +416,7 @@ def turn(y, x, x_step, index, groups, channels, lanes, part, parts):
     """A map (channel, lane) turned into [group][block of channels][lane][channel], for slice ``part`` of ``parts`` of
     the lanes; ``index`` counts 0, 1, 2, …"""
     low, high = lanes * part // parts, lanes * (part + 1) // parts
-    for group in range(groups):
+    for _ in range(groups):
         for block in range(turned_blocks(channels)):
             size = block_bytes(channels, block)
             first = block * (SPAN // itemsize)

@@ -17,9 +17,20 @@ from numba import prange, types
 from numba.extending import intrinsic
 
 from rop.kernels import rules
-from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, helper, itemsize, loop, real, specialised
+from rop.kernels.compile import (
+    LOOP_MATH,
+    OPTIONS,
+    PART,
+    KernelCache,
+    PerPrecision,
+    helper,
+    itemsize,
+    loop,
+    real,
+    specialised,
+)
 from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
-from rop.kernels.cpu.interpreter import _run_parallel, _run_serial, load_threads
+from rop.kernels.cpu.interpreter import load_threads, version
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
 from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
@@ -431,14 +442,11 @@ def _made(parallel: bool, dtype: Any) -> Any:
     if parallel:
         load_threads()
 
-    def njit(function: Any, threads: bool = False, **bind: Any) -> Any:
-        options = {**OPTIONS, "parallel": True} if threads and parallel else OPTIONS
+    def njit(function: Any, threads: bool = False, options: dict[str, Any] = PART, **bind: Any) -> Any:
+        options = {**OPTIONS, "parallel": True} if threads and parallel else options
         return numba.njit(fastmath=LOOP_MATH, **options)(specialised(function, dtype, **bind))
 
-    interpreter = numba.njit(parallel=parallel, nogil=True, fastmath=LOOP_MATH, no_cfunc_wrapper=True)(
-        _run_parallel if parallel else _run_serial
-    )
-    one_pass = njit(_pass, run=interpreter)
+    one_pass = njit(_pass, run=version(parallel))
     vectors = {"moments": njit(_all_moments, threads=True), "scaled": njit(_scaled, threads=True)}
     one_penalty = njit(
         _penalty,
@@ -449,6 +457,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
     )
     steps = njit(
         _steps,
+        options=OPTIONS,
         batch_scale=njit(_batch_scale),
         run_pass=one_pass,
         penalty=one_penalty,

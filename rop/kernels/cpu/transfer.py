@@ -1,4 +1,8 @@
-"""Vectors of parameters on their way in and out of the engine: copied, checked and scaled in one run over them."""
+"""Vectors of parameters on their way in and out of the engine: copied, checked and scaled in one run over them.
+
+A question about short vectors is answered by one compiled call (``questions``): it takes w and v in, runs a pass and
+hands the results out. In Python each of these steps would take as long as a tenth of a small network's pass.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,10 @@ import numba
 import numpy as np
 from numba import prange, types
 
-from rop.kernels.compile import LOOP_MATH, KernelCache, PerPrecision, loop, real, specialised
-from rop.kernels.cpu.interpreter import load_threads
+from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, loop, real, specialised
+from rop.kernels.cpu.interpreter import load_threads, version
+from rop.kernels.cpu.memory import reals
+from rop.kernels.cpu.vector import peek
 
 PARTS = 8  # slices that threads share …
 LONG = 1 << 16  # … of a vector that has at least this many numbers
@@ -27,12 +33,27 @@ def _copy(target, source):
 
 
 @loop
+def _hand_out(target, source, factor):
+    for i in range(target.size):
+        target[i] = source[i] * factor
+
+
+@loop
 def _spoilt(source):
     """0 if all is finite."""
     total = real(0)
     for i in range(source.size):
         total += source[i] * real(0)
     return total
+
+
+@loop
+def _differences(kept, source):
+    """0 if all numbers are equal; NaN is equal to nothing."""
+    count = 0
+    for i in range(source.size):
+        count += 1 if kept[i] != source[i] else 0
+    return count
 
 
 @loop
@@ -58,6 +79,15 @@ def _check(source, parts):
     return spoilt
 
 
+def _differ(kept, source, parts):
+    n = source.size
+    count = 0
+    for part in prange(parts):
+        low, high = n * part // parts, n * (part + 1) // parts
+        count += _differences(kept[low:high], source[low:high])
+    return count
+
+
 def _turn(rows, columns, parts):
     """rows (k, n) = columns (n, k), transposed."""
     n = columns.shape[0]
@@ -71,6 +101,28 @@ def _scale(target, factor, parts):
     n = target.size
     for part in prange(parts):
         _multiply(target[n * part // parts : n * (part + 1) // parts], real(factor))
+
+
+RESULTS = 3  # of a question, at most
+run: Any = None  # the interpreter, which ``_asked`` binds
+
+
+def _ask(ends, check, w, v, result_0, result_1, result_2, table, stages, count, tiles, first, cancel):
+    """Takes in w and v, runs a pass, and hands out its results; arrays that are empty are left out. Returns 0, or,
+    without running the pass, 1 or 2 if ``check`` asks for it and w or v is not finite. ``ends`` is the address of those
+    of w, v and the results in the workspace, and of the factors of the results."""
+    if w.size > 0 and _copy(reals(peek(ends), w.size), w) != 0 and check:
+        return 1
+    if v.size > 0 and _copy(reals(peek(ends + 8), v.size), v) != 0 and check:
+        return 2
+    run(table, stages, count, tiles, first, cancel)
+    if result_0.size > 0:
+        _hand_out(result_0, reals(peek(ends + 16), result_0.size), real(peek(ends + 40)))
+    if result_1.size > 0:
+        _hand_out(result_1, reals(peek(ends + 24), result_1.size), real(peek(ends + 48)))
+    if result_2.size > 0:
+        _hand_out(result_2, reals(peek(ends + 32), result_2.size), real(peek(ends + 56)))
+    return 0
 
 
 def entry_name(function: str, dtype: Any, parallel: bool) -> str:
@@ -102,21 +154,50 @@ def _given(real: Any, axes: int = 1) -> Any:
 
 _adopts = _both(_adopt, lambda real: (_vector(real), _given(real), types.int64))
 _checks = _both(_check, lambda real: (_given(real), types.int64))
+_differs = _both(_differ, lambda real: (_vector(real), _given(real), types.int64))
 _turns = _both(_turn, lambda real: (types.Array(real, 2, "A"), _given(real, 2), types.int64))
 _scales = _both(_scale, lambda real: (_vector(real), types.float64, types.int64))
 
 
-FUNCTIONS = {"_adopt": _adopts, "_check": _checks, "_turn": _turns, "_scale": _scales}
+def _asked(parallel: bool, dtype: Any) -> Any:
+    """The compiled answer to a question."""
+    if parallel:
+        load_threads()
+    made = numba.njit(fastmath=LOOP_MATH, **OPTIONS)(specialised(_ask, dtype, run=version(parallel)))
+    made._cache = KernelCache(entry_name("_ask", dtype, parallel))
+    real = numba.from_dtype(np.dtype(dtype))
+    vectors = (_given(real),) * 2 + (_vector(real),) * RESULTS
+    made.compile((types.int64, types.boolean, *vectors) + (types.int64,) * 6)
+    made.disable_compile()
+    return made
+
+
+_asks = {parallel: PerPrecision(partial(_asked, parallel)) for parallel in (True, False)}
+FUNCTIONS = {"_adopt": _adopts, "_check": _checks, "_differ": _differs, "_turn": _turns, "_scale": _scales}
 
 
 def functions(dtype: Any) -> dict[str, PerPrecision]:
     """All functions of this file, by the names of their entries in the cache."""
-    return {entry_name(name, dtype, mode): both[mode] for name, both in FUNCTIONS.items() for mode in both}
+    both_of = {**FUNCTIONS, "_ask": _asks}
+    return {entry_name(name, dtype, mode): both[mode] for name, both in both_of.items() for mode in both}
 
 
 def needed(dtype: Any, size: int) -> list[str]:
     """The entries of the functions that a vector of this size needs."""
-    return [entry_name(name, dtype, size >= LONG) for name in FUNCTIONS if name != "_check" or size >= LONG]
+    if size >= LONG:
+        return [entry_name(name, dtype, True) for name in FUNCTIONS]
+    asks = [entry_name("_ask", dtype, parallel) for parallel in (True, False)]
+    return asks + [entry_name(name, dtype, False) for name in FUNCTIONS if name != "_check"]
+
+
+def serial(name: str, dtype: Any) -> Any:
+    """One of the functions of this file, for one thread: its last argument is the number of parts, 1."""
+    return FUNCTIONS[name][False].made(np.dtype(dtype).type)
+
+
+def questions(dtype: Any) -> dict[bool, Any]:
+    """``_ask`` with threads and without."""
+    return _Versions(_asks, np.dtype(dtype).type)
 
 
 class _Versions(dict[bool, Any]):
@@ -135,7 +216,7 @@ class Transfer:
     """What is done with vectors of one precision; long ones are shared among threads if ``parallel``."""
 
     def __init__(self, dtype: Any):
-        self._adopt, self._check, self._turn, self._scale = (
+        self._adopt, self._check, self._differ, self._turn, self._scale = (
             _Versions(both, np.dtype(dtype).type) for both in FUNCTIONS.values()
         )
 
@@ -148,6 +229,11 @@ class Transfer:
         """Whether all of a vector is finite."""
         many = parallel and source.size >= LONG
         return self._check[many](source, PARTS if many else 1) == 0
+
+    def equal(self, kept: np.ndarray, source: np.ndarray, parallel: bool) -> bool:
+        """Whether the start of a buffer is equal to a vector."""
+        many = parallel and source.size >= LONG
+        return self._differ[many](kept, source, PARTS if many else 1) == 0
 
     def turn(self, rows: np.ndarray, columns: np.ndarray, parallel: bool) -> None:
         """Columns (n, k), C-contiguous, into rows (k, n)."""

@@ -10,6 +10,7 @@ from rop.devices.cpu import threads as module
 from rop.devices.cpu.threads import (
     CALLS_BEFORE_FIRST_TRIAL,
     IDLE_SECONDS,
+    PAUSES_IN_A_ROW,
     SPACING_WITHOUT_THREADS,
     TRIAL_CALLS,
     TRIAL_SECONDS,
@@ -112,6 +113,35 @@ def test_after_a_pause_threads_get_another_chance(clock: Clock) -> None:
     assert all(run(pace, TRIAL_CALLS + 20, 1.0, 2.0))
 
 
+def test_passes_that_take_turns_do_not_pause(clock: Clock) -> None:
+    """Beside a busy process three slow passes take longer than the pause after which a call does not count."""
+    paces, slow, alone = [Pace() for _ in range(3)], IDLE_SECONDS / 2, IDLE_SECONDS / 10
+    for _ in range(300):
+        for pace in paces:
+            ways = [pace.parallel()]
+            clock.now += slow if ways[0] else alone
+            pace.measured(ways[0], slow if ways[0] else alone)
+    for pace in paces:
+        assert run(pace, 100, slow, alone).count(True) < 30
+
+
+def test_calls_that_all_come_after_a_pause_are_compared(clock: Clock) -> None:
+    """Beside a busy process threads are given up, and taken again when it has ended."""
+    pace = Pace()
+
+    def spaced(calls: int, together: float, alone: float) -> list[bool]:
+        ways = []
+        for _ in range(calls):
+            clock.now += 2 * IDLE_SECONDS
+            ways += run(pace, 1, together, alone)
+        return ways
+
+    assert all(spaced(PAUSES_IN_A_ROW, 3.0, 1.0))
+    busy = spaced(200, 3.0, 1.0)
+    assert busy.index(False) <= 2 * CALLS_BEFORE_FIRST_TRIAL and busy[20:].count(True) < 0.2 * len(busy)
+    assert spaced(200, 0.7, 1.0)[100:].count(True) > 80
+
+
 def test_it_follows_the_machine_there_and_back() -> None:
     pace = Pace()
     run(pace, 20, 1.0, 2.0)
@@ -158,3 +188,38 @@ def test_trials_of_short_calls_last_as_long() -> None:
     run(pace, CALLS_BEFORE_FIRST_TRIAL + calls, 3 * short, 1.5 * short)
     ways = run(pace, 1000, [next(slow_at_first) for _ in range(5000)], 1.5 * short)
     assert not ways[0] and all(ways[-500:])
+
+
+def test_short_calls_are_measured_now_and_then() -> None:
+    """A call that is not measured goes the usual way, and counts as one that was."""
+    short, measured, ways = module.RESTING_SECONDS / 2, 0, []
+    pace = Pace()
+    for i in range(2000):
+        if pace.rests:
+            ways.append(pace.threaded)
+            pace.rested()
+            continue
+        measured += 1
+        ways += run(pace, 1, 5 * short if i > 1000 else short, 1.5 * short)
+    assert 2000 / (1 + module.RESTS) <= measured < 0.5 * 2000
+    assert ways[:1000].count(True) > 800 and ways[1200:].count(False) > 600
+    run(pace, 500, 100 * short, 100 * short)
+    assert pace.rests == 0
+
+
+def test_a_long_call_that_is_not_measured_is_no_pause(clock: Clock) -> None:
+    """Otherwise each interruption by another process would make threads be tried again."""
+    short, pace = module.RESTING_SECONDS / 2, Pace()
+    for _ in range(1000):
+        clock.now += 5 * short if pace.rests else 0.0
+        pace.rested() if pace.rests else run(pace, 1, 5 * short, short)
+    assert not pace.threaded
+    pauses = 0
+    for _ in range(300):
+        if pace.rests:
+            clock.now += 2 * IDLE_SECONDS
+            pace.rested()
+        else:
+            run(pace, 1, 5 * short, short)
+            pauses += pace._pauses > 0
+    assert pauses == 0

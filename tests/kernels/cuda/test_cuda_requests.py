@@ -18,7 +18,7 @@ from rop.layers import LAYERS
 from tests.devices.cuda.on_device.test_device_engine import NETWORKS
 from tests.helpers.cuda_cases import CASES
 from tests.helpers.cuda_requests import JOINS, Network, factories, requested, samples, specialisations
-from tests.helpers.strategies import Problem, cnns, dags, mlps
+from tests.helpers.strategies import Problem, cnns, dags, mlps, rectified_nets
 from tests.helpers.zoo import settings
 
 pytestmark = pytest.mark.skipif(
@@ -76,6 +76,6 @@ def test_known_networks_ask_for_nothing_else(training: bool, lanes: int) -> None
         assert_known(Network(net, shape, rop.MSE(), True, lanes, training))
 
 
-@given(problem=st.one_of(mlps(True), cnns(True), dags(False), dags(True)), training=st.booleans())
+@given(problem=st.one_of(mlps(True), cnns(True), dags(False), dags(True), rectified_nets()), training=st.booleans())
 def test_drawn_networks_ask_for_nothing_else(problem: Problem, training: bool) -> None:
     assert_known(Network(problem.net, problem.shape, rop.CrossEntropy(), False, training=training))

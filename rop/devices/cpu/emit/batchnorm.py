@@ -57,7 +57,7 @@ class EmitBatchNorm(Emitter):
 
     def _mask(self) -> Ref:
         """Which lanes count: on pixel lanes all of them."""
-        return Ref("ones", 0, 0) if self.operation.y.buffer.pixels > 1 else Ref("mask")
+        return Ref("ones", 0, 0) if self.operation.y.buffer.pixels else Ref("mask")
 
     def _per_channel(self, code: Code, kernel: Kernel, **operands: Operand) -> None:
         """An instruction on the sums of all tiles, for every channel; where there is one tile, slices of channels go

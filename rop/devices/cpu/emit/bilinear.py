@@ -13,6 +13,7 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Ref
 from rop.devices.cpu.emit.base import SLICES, Emitter, emits, sum_of
+from rop.devices.cpu.emit.depthwise import EmitDepthwise, is_depthwise
 from rop.devices.cpu.emit.products import EmitProducts
 from rop.devices.cpu.emit.winograd import EmitConvWinograd
 from rop.devices.cpu.memory import NOWHERE, ZEROS, Layout
@@ -20,6 +21,7 @@ from rop.kernels.cpu import bilinear
 from rop.kernels.cpu.gemm import BY_COLUMNS, BY_ROWS, DOT_COLUMNS, IN_PANELS, SPAN
 from rop.kernels.cpu.vector import BLOCK
 from rop.lowering.bilinear import ConvProducts, LinearProducts
+from rop.lowering.plan import Operation
 from rop.lowering.values import ORDERS, cauchy_pairs
 
 WIDE = 16384  # weights of a linear layer from which its gradient is a matrix product over all tiles
@@ -188,9 +190,12 @@ class EmitConv(EmitProducts):
     operation: ConvProducts
 
     @classmethod
-    def version(cls, layout: Layout) -> type[Emitter]:
-        """On pixel lanes a convolution takes strips of pixels at a time."""
-        return EmitConvWinograd if layout.plan.pixel_lanes else cls
+    def version(cls, operation: Operation, layout: Layout) -> type[Emitter]:
+        """On pixel lanes a convolution takes strips of pixels at a time, and of all channels or of one."""
+        if not layout.plan.pixel_lanes:
+            return cls
+        assert isinstance(operation, ConvProducts)
+        return EmitDepthwise if is_depthwise(operation) else EmitConvWinograd
 
     def reserve_weight_gradient(self) -> None:
         op, layout, x = self.operation, self.layout, self.operation.source

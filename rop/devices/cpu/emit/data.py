@@ -17,7 +17,7 @@ class EmitInput(Emitter):
     operation: InputOperation
 
     def forward(self, code: Code, k: int, direction: int) -> None:
-        if k == 0 and self.operation.y.buffer.pixels > 1:
+        if k == 0 and self.operation.y.buffer.pixels:
             y, layout = self.operation.y, self.layout
             code.rows(
                 memory.load_maps,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 import numpy as np
@@ -38,6 +37,8 @@ class EmitWindows(Emitter):
     """What max and average pooling share: tables of windows, one entry per (output pixel, input pixel)."""
 
     operation: Windows
+    empty: float  # the word of an entry, on pixel lanes, that counts for nothing
+    repeats = False  # whether entries of output pixels may be repeated instead
 
     @property
     def on_lanes(self) -> bool:
@@ -46,48 +47,65 @@ class EmitWindows(Emitter):
 
     @property
     def pixel_bytes(self) -> int:
-        """Bytes from pixel to pixel: a number, or all channels."""
-        return self.layout.itemsize if self.on_lanes else self.operation.y.channels * self.layout.lane_bytes
+        """Bytes of a pixel with all its channels."""
+        return self.operation.y.channels * self.layout.lane_bytes
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Input pixel, output pixel and second word of each entry."""
         raise NotImplementedError
 
-    def _all_entries(self) -> tuple[np.ndarray, ...]:
-        """The same for all pixels that a table has: on pixel lanes those of all samples, one after the other."""
-        pixel_in, pixel_out, word = self.entries()
-        if not self.on_lanes:
-            return pixel_in, pixel_out, word
-        inputs, outputs = math.prod(self.operation.x[0].shape[1:]), math.prod(self.operation.y.shape[1:])
-        image = np.arange(self.layout.images)[:, None]
-        return (
-            (pixel_in + image * inputs).ravel(),
-            (pixel_out + image * outputs).ravel(),
-            np.tile(word, self.layout.images),
-        )
+    def _windows(
+        self, owner: np.ndarray, member: np.ndarray, word: np.ndarray, of: Value, to: Value, repeats: bool = False
+    ) -> tuple[int, ...]:
+        """The operand of windows on pixel lanes: those of one image by owner, repeated for all images. A window with
+        fewer entries than others repeats its first one, with a word that counts for nothing unless ``repeats``."""
+        pixels, others = of.buffer.pixels, to.buffer.pixels
+        order = np.argsort(owner, kind="stable")
+        owner, member, word = owner[order], member[order], word[order]
+        counts = np.bincount(owner, minlength=pixels)
+        entry = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        entries = int(counts.max(initial=1))
+        lanes, words = np.zeros((entries, pixels), np.int64), np.full((entries, pixels), self.empty, self.layout.dtype)
+        first = entry == 0
+        lanes[:, owner[first]] = member[first]
+        if repeats:
+            words[:, owner[first]] = word[first]
+        lanes[entry, owner], words[entry, owner] = member, word
+        images = np.arange(self.layout.images)[:, None]
+        everywhere = (lanes[:, None] + images * others).reshape(entries, -1)
+        tables = self.layout.tables
+        return entries, tables.put(everywhere), tables.put_reals(np.tile(words, self.layout.images))
 
-    def _pixels(self, value: Value) -> int:
-        return math.prod(value.shape[1:]) * (self.layout.images if self.on_lanes else 1)
+    @cached_property
+    def windows_by_output(self) -> tuple[int, ...]:
+        """The windows of output pixels, on pixel lanes."""
+        pixel_in, pixel_out, word = self.window_entries()
+        return self._windows(pixel_out, pixel_in, word, self.operation.y, self.operation.x[0], self.repeats)
+
+    @cached_property
+    def windows_by_input(self) -> tuple[int, ...]:
+        """The windows of input pixels, on pixel lanes."""
+        pixel_in, pixel_out, word = self.window_entries()
+        return self._windows(pixel_in, pixel_out, word, self.operation.x[0], self.operation.y)
+
+    def window_entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Input pixel, output pixel and what a kernel on pixel lanes reads of each entry."""
+        return self.entries()
 
     @cached_property
     def by_output(self) -> int:
         """The table of windows by output pixel."""
-        pixel_in, pixel_out, word = self._all_entries()
+        pixel_in, pixel_out, word = self.entries()
         rows = np.stack([pixel_in * self.pixel_bytes, word], axis=1)
-        return self.layout.tables.bounded(rows, pixel_out, self._pixels(self.operation.y))
+        return self.layout.tables.bounded(rows, pixel_out, self.operation.y.pixels)
 
     @cached_property
     def by_input(self) -> int:
         """The table of windows by input pixel."""
-        pixel_in, pixel_out, word = self._all_entries()
+        pixel_in, pixel_out, word = self.entries()
         order = np.argsort(pixel_in, kind="stable")
         rows = np.stack([pixel_out[order] * self.pixel_bytes, word[order]], axis=1)
-        return self.layout.tables.bounded(rows, pixel_in[order], self._pixels(self.operation.x[0]))
-
-    def lanes_of(self, value: Value) -> tuple[int, int, int, int]:
-        """The extent of a map with pixel lanes; one of a single pixel has no more lanes than images."""
-        _, channels, _, row = self.layout.extent(value)
-        return 1, channels, self._pixels(value), row
+        return self.layout.tables.bounded(rows, pixel_in[order], self.operation.x[0].pixels)
 
 
 @emits(AveragePool)
@@ -95,29 +113,43 @@ class EmitAveragePool(EmitWindows):
     """Average pooling: the same weighted sums at every order. The second word of an entry has the bits of a weight."""
 
     operation: AveragePool
+    empty = 0.0
+
+    def window_entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self.operation.shares()
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         pixel_in, pixel_out, share = self.operation.shares()
         words = share.astype(self.layout.dtype).view(f"i{self.layout.itemsize}")
         return pixel_in, pixel_out, words.astype(np.int64)
 
-    def _pass(self, code: Code, y: Ref, x: Ref, bounds: int, to: Value, source: Value) -> None:
-        if self.on_lanes:
-            extent, x_step = self.lanes_of(to), self.layout.row_size(source.buffer)
-            kernel = linear_maps.weighted_lanes
-            self.on_rows(code, kernel, to.buffer, y=y, x=x, bounds=bounds, y_extent=extent, x_step=x_step)
-        else:
-            code.tile(linear_maps.weighted_sum, y=y, x=x, bounds=bounds, pixels=to.pixels, size=self.pixel_bytes)
-
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        if k in op.y.levels:
-            y, x = layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k)
-            self._pass(code, y, x, self.by_output, op.y, op.x[0])
+        if k not in op.y.levels:
+            return
+        y, x = layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k)
+        if self.on_lanes:
+            self._pass_lanes(code, y, x, self.windows_by_output, op.y, op.x[0])
+        else:
+            self._pass(code, y, x, self.by_output, op.y.pixels)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), self.by_input, op.x[0], op.y)
+        h, g = layout.rows(op.only_h, k), layout.rows(op.g, k)
+        if self.on_lanes:
+            self._pass_lanes(code, h, g, self.windows_by_input, op.x[0], op.y)
+        else:
+            self._pass(code, h, g, self.by_input, op.x[0].pixels)
+
+    def _pass(self, code: Code, y: Ref, x: Ref, bounds: int, pixels: int) -> None:
+        code.tile(linear_maps.weighted_sum, y=y, x=x, bounds=bounds, pixels=pixels, size=self.pixel_bytes)
+
+    def _pass_lanes(self, code: Code, y: Ref, x: Ref, windows: tuple[int, ...], to: Value, source: Value) -> None:
+        extents: dict[str, Operand] = {
+            "y_extent": self.layout.extent(to),
+            "x_extent": self.layout.extent(source),
+        }
+        self.on_rows(code, linear_maps.weighted_lanes, to.buffer, y=y, x=x, windows=windows, **extents)
 
 
 @emits(PermuteOperation)

@@ -45,6 +45,8 @@ class EmitMaxPool(EmitWindows):
     """Max pooling: order 0 keeps which pixel was chosen."""
 
     operation: MaxPool
+    empty = -2.0  # no window chooses this position
+    repeats = True  # the largest of a window does not change
 
     def reserve(self) -> None:
         self.chosen = self.layout.buffer(self.operation, self.operation.y.rows, (0,), self.operation.y.buffer.pixels)
@@ -60,17 +62,16 @@ class EmitMaxPool(EmitWindows):
             "y": layout.rows(op.y.buffer, k),
             "chosen": layout.rows(self.chosen, 0),
             "x": layout.rows(op.x[0].buffer, k),
-            "bounds": self.by_output,
         }
         if k == 0:
             operands["relu"] = int(op.relu)
         if self.on_lanes:
             kernel = select.pool_largest_lanes if k == 0 else select.pool_chosen_lanes
-            operands |= {"y_extent": self.lanes_of(op.y), "x_step": layout.row_size(op.x[0].buffer)}
-            self.on_rows(code, kernel, op.y.buffer, **operands)
+            operands |= {"y_extent": layout.extent(op.y), "x_extent": layout.extent(op.x[0])}
+            self.on_rows(code, kernel, op.y.buffer, windows=self.windows_by_output, **operands)
         else:
             kernel = select.pool_largest if k == 0 else select.pool_chosen
-            code.tile(kernel, pixels=op.y.pixels, size=self.pixel_bytes, **operands)
+            code.tile(kernel, bounds=self.by_output, pixels=op.y.pixels, size=self.pixel_bytes, **operands)
 
     def backward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
@@ -78,10 +79,11 @@ class EmitMaxPool(EmitWindows):
             "h": layout.rows(op.only_h, k),
             "chosen": layout.rows(self.chosen, 0),
             "g": layout.rows(op.g, k),
-            "bounds": self.by_input,
         }
         if self.on_lanes:
-            operands |= {"h_extent": self.lanes_of(op.x[0]), "g_step": layout.row_size(op.y.buffer)}
-            self.on_rows(code, select.pool_returned_lanes, op.x[0].buffer, **operands)
+            operands |= {"h_extent": layout.extent(op.x[0]), "g_extent": layout.extent(op.y)}
+            kernel = select.pool_returned_lanes
+            self.on_rows(code, kernel, op.x[0].buffer, windows=self.windows_by_input, **operands)
         else:
-            code.tile(select.pool_returned, pixels=op.x[0].pixels, size=self.pixel_bytes, **operands)
+            pixels, size = op.x[0].pixels, self.pixel_bytes
+            code.tile(select.pool_returned, bounds=self.by_input, pixels=pixels, size=size, **operands)

@@ -134,7 +134,7 @@ def parts_of(pieces: int, most: int) -> int:
 
 
 def per_tap(channels: int, itemsize: int) -> int:
-    """Numbers that the channels of a tap take in a turned map: whole spans, and at the end a block if that is enough."""
+    """Numbers that the channels of a tap take in a turned map: whole spans, and a block at the end if it suffices."""
     spans, rest = divmod(channels * itemsize, SPAN)
     return (spans * SPAN + (0 if rest == 0 else BLOCK if rest <= BLOCK else SPAN)) // itemsize
 
@@ -150,6 +150,13 @@ class PackedProduct(Protocol):
 
     def emit(self, code: Code, terms: tuple[Word, ...], **operands: Operand) -> None:
         """The instruction."""
+
+
+class GradientOfWeights(Protocol):
+    """Makes the gradient of the weights."""
+
+    def emit(self, code: Code, k: int) -> None:
+        """The instructions of order k."""
 
 
 @dataclass
@@ -271,7 +278,7 @@ class EmitConvStrips(Emitter):
             for reads in backward_reads(op.geometry, self.layout.images)
         ]
 
-    def make_weight_gradient(self) -> WeightGradient:
+    def make_weight_gradient(self) -> GradientOfWeights:
         """dW = δ xᵀ."""
         return WeightGradient(self.layout, self.operation, self.reads)
 
@@ -301,7 +308,7 @@ class EmitConvStrips(Emitter):
         )
 
     def backward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
+        op = self.operation
         if code.wanted:
             if op.bias_at is not None:
                 self._bias_gradient(code, k, op.bias_at)

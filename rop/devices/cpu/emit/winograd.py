@@ -16,6 +16,7 @@ from rop.devices.cpu.emit.strips import (
     PARTS,
     UNIT,
     EmitConvStrips,
+    GradientOfWeights,
     PackedProduct,
     Reads,
     WeightGradient,
@@ -316,7 +317,7 @@ class EmitConvWinograd(EmitConvStrips):
         steps = (g.taps, op.fan)
         return [TileProduct(layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, TAPS[::-1])]
 
-    def make_weight_gradient(self) -> WeightGradient:
+    def make_weight_gradient(self) -> GradientOfWeights:
         op, layout, g = self.operation, self.layout, self.operation.geometry
         tiles = Tiles(layout.images, g.image, g.output, g.padding)
         pays = tiles.count >= LEAST_GRADIENT_TILES and op.rows * op.inputs <= MOST_GRADIENT_WEIGHTS

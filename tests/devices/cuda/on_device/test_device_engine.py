@@ -82,7 +82,17 @@ def flattened() -> Any:
     return rop.Graph(x, rop.Add()(rop.BatchNorm1d(4)(h), h)), (1, 2, 3)
 
 
-NETWORKS = [tied, branches, images, flattened]
+def rectified() -> Any:
+    """ReLUs behind batchnorm and additions, whose gradients come from a product, from several uses, or are shared."""
+    x = rop.Input()
+    a = rop.ReLU()(rop.BatchNorm1d(4)(rop.Linear(3, 4)(x)))
+    b = rop.ReLU()(rop.Add()(rop.BatchNorm1d(4)(rop.Linear(4, 4)(a)), a))
+    c = rop.ReLU()(rop.BatchNorm1d(4)(rop.Linear(4, 4)(b)))
+    d = rop.ReLU()(rop.Add()(rop.Linear(3, 4)(x), rop.Linear(4, 4)(b)))
+    return rop.Graph(x, rop.Concat()(rop.Add()(c, d), rop.ReLU()(rop.BatchNorm1d(4)(rop.Linear(4, 4)(b))))), (3,)
+
+
+NETWORKS = [tied, branches, images, flattened, rectified]
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
