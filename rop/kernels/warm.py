@@ -33,6 +33,8 @@ SECONDS = {
     "linear_weight_gradient": 2.5,
     "conv_weight_gradient": 2.3,
     "loss.cross_entropy": 1.9,
+    "winograd_products": 2.0,
+    "gradient_points": 2.0,
     "softmax.": 0.5,
     "batchnorm.": 0.5,
 }

@@ -37,8 +37,9 @@ PART_ROWS, PART_CHANNELS = 128, 64  # … of which a unit has at most about so m
 LEAST_TILES_PER_PART = 512  # tiles of which a weight gradient has sums of its own
 LEAST_GRADIENT_TILES = 128  # with fewer, bringing the sums to their places takes longer than is saved, …
 MOST_GRADIENT_WEIGHTS = 1 << 17  # … and with more weights the sums do not stay in the cache
-# The estimate of the work of both algorithms counts products of vectors of so many lanes, in strips of two vectors.
-LANES = 16
+# The estimate of the work of both algorithms counts products of vectors of so many lanes, in strips of two vectors and
+# panels of so many rows, whichever the machine has.
+LANES, PANEL_ROWS = 16, 12
 SPREADING = 150.0  # transforming what a run reads of one channel, …
 JOINING = (
     120.0  # … and what it gives of one row, costs as much as so many products; half of it for a run of half a vector
@@ -117,25 +118,26 @@ def _bits(low: np.ndarray, high: np.ndarray, count: np.ndarray | int) -> np.ndar
     return np.where(low < high, (one << high) - (one << low), 0)
 
 
-def divided(strips: int, rows: int) -> tuple[int, int]:
-    """Into how many parts strips, and panels of so many rows, are divided."""
+def divided(strips: int, panels: int) -> tuple[int, int]:
+    """Into how many parts strips, and panels of rows, are divided."""
     strip_parts = parts_of(strips, PARTS)
-    return strip_parts, parts_of(-(-rows // PANEL), -(-LEAST_UNITS // strip_parts))
+    return strip_parts, parts_of(panels, -(-LEAST_UNITS // strip_parts))
 
 
 def gain(tiles: Tiles, rows: int, channels: int) -> float:
-    """How much more work direct sums are by the estimate, on a machine with vectors of LANES lanes.
+    """How much more work direct sums are by the estimate.
 
     >>> round(gain(Tiles(4, (28, 28), (28, 28), (1, 1)), 128, 128), 1)
-    1.9
+    2.0
     >>> round(gain(Tiles(4, (4, 4), (4, 4), (1, 1)), 64, 64), 1)
     0.5
     """
     _, lengths = tiles.pieces(LANES, 2 * LANES)
     runs = float(np.where(lengths <= LANES // 2, 0.5, 1.0).sum())
     positions = tiles.images * tiles.output[0] * tiles.output[1]
-    row_parts = divided(-(-tiles.count // (2 * LANES)), rows)[1]
-    direct_parts = divided(-(-positions // (2 * LANES)), rows)[1]
+    panels = -(-rows // PANEL_ROWS)
+    row_parts = divided(-(-tiles.count // (2 * LANES)), panels)[1]
+    direct_parts = divided(-(-positions // (2 * LANES)), panels)[1]
     products = winograd.POINTS * -(-tiles.count // LANES) + PREPARING
     mine = rows * channels * products + runs * (SPREADING * channels * row_parts + JOINING * rows)
     direct = TAPS.size * -(-positions // LANES) * channels * (rows + PACKING * direct_parts)
@@ -160,7 +162,7 @@ class TileProduct:
         self.per_chunk = -(-self.channels // -(-self.channels // CHUNK_CHANNELS))
         self.at = layout.reserve("panels", winograd.POINTS * self.rows * self.channels)
         self.strips = -(-self.tiles.count // per_strip)
-        self.strip_parts, self.row_parts = divided(self.strips, self.rows)
+        self.strip_parts, self.row_parts = divided(self.strips, -(-self.rows // PANEL))
         self.units = self.strip_parts * self.row_parts
         point_step = self.per_chunk * SPAN + BLOCK
         sums = PANEL if self.per_chunk == self.channels else self.rows
