@@ -22,6 +22,7 @@ from rop.devices.cpu.emit.loss import EmitMSE
 from rop.layers import LAYERS, LOSSES
 from rop.lowering import LOWERINGS, ORDERS, Operation, Plan, Value, lowers
 from rop.lowering.bilinear import WEIGHT_ORDERS
+from rop.lowering.linear_maps import ToSamples
 from rop.lowering.values import cauchy_pairs
 from tests.helpers.cuda_requests import Network
 from tests.helpers.zoo import normal

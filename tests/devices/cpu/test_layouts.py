@@ -80,7 +80,7 @@ def test_the_number_of_threads_changes_no_bit_of_pixel_lanes(problem: Problem, s
             found.append(bits(objective(problem, 5, seed, training=training), w, v))
     finally:
         numba.set_num_threads(most)
-    assert np.array_equal(*found)
+    assert np.array_equal(found[0], found[1])
 
 
 @settings(max_examples=6)
