@@ -141,7 +141,8 @@ def test_a_forgotten_term_of_the_backward_pass(dtype: str, monkeypatch: pytest.M
                 d=self._derivatives(),
                 x=layout.value(op.x[0], 1),
                 g=(layout.rows(op.g, 1),) * 3,
-                count=op.y.rows * layout.lanes,
+                count=layout.count(op.y.buffer),
+                part=(0, 1),
             )
 
     monkeypatch.setattr(EmitActivation, "backward", forgetful)

@@ -190,7 +190,9 @@ def test_float32_functions_are_computed_in_float32(name: str) -> None:
 
 
 def test_powers_with_whole_exponents_are_products() -> None:
-    scalar = compiled_in(with_an_imported_name, np.float64)
+    part = compiled_in(with_an_imported_name, np.float64)
+    scalar = numba.njit(part.py_func)  # parts of kernels are not optimised by themselves
+    scalar.compile((numba.float64,))
     (code,) = scalar.inspect_llvm().values()
     assert not re.search(r"call[^\n]*pow", code)
 

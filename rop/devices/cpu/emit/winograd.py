@@ -227,7 +227,7 @@ class TileGradient(WeightGradient):
         self.panel_parts = parts_of(panels, -(-op.rows // PART_ROWS))
         self.block_parts = parts_of(self.blocks, -(-op.inputs // PART_CHANNELS))
         most = -(-LEAST_UNITS // (self.panel_parts * self.block_parts))
-        self.tile_parts = parts_of(tiles.count // LEAST_TILES_PER_PART, most)
+        self.tile_parts = parts_of(tiles.count // max(LEAST_TILES_PER_PART, self.per_chunk), most)
         rows = -(-panels // self.panel_parts) * -(-op.rows // panels)
         self.v_start = winograd.POINTS * (rows * self.per_chunk * size + BLOCK)
         blocks = -(-self.blocks // self.block_parts)
