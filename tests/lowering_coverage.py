@@ -41,10 +41,13 @@ def emitted(net: Any, shape: tuple[int, ...], loss: Any, batch: int, dtype: Any,
     names: set[str] = set()
     for with_loss, pixel_lanes in itertools.product((loss, None), (False, True)):
         plan = outline(net, shape, training and with_loss is not None, with_loss, dtype, pixel_lanes)
-        lowered = Lowered(plan, choose_lanes(plan, batch), min(batch, 5))
+        lowered = Lowered(plan, choose_lanes(plan, batch), min(batch, 9))
         codes = [lowered.emit_outputs()] if with_loss is None else [lowered.emit_pass(*one) for one in PASSES]
         layout = lowered.layout
-        assert layout.zero_bytes and layout.partial_size >= 0 and layout.partial_gaps() is not None
+        assert layout.read(np.zeros(layout.plane_sizes[0], dtype), plan.output.buffer).shape[0] == plan.output.rows
+        assert (
+            layout.longest_row and layout.zero_bytes and layout.partial_size >= 0 and layout.partial_gaps() is not None
+        )
         assert len(lowered.normalisations) == len(plan.normalisations)
         names |= {one.kernel.name for code in codes for stage in code.stages for one in stage.instructions}
     return names
@@ -64,6 +67,7 @@ def draw_everything() -> set[str]:
         map_nets,
         mlps,
         rectified_nets,
+        wide_map_nets,
         wide_nets,
     )
     from tests.layers.test_layers import PLACES
@@ -99,6 +103,11 @@ def draw_everything() -> set[str]:
         names.update(emitted(problem.net, problem.shape, rop.CrossEntropy(), batch, dtype, training))
 
     @quietly
+    @given(problem=flattened_nets() | wide_map_nets(), batch=batch_sizes(), dtype=dtypes, training=st.booleans())
+    def rare_networks(problem: Any, batch: int, dtype: Any, training: bool) -> None:
+        names.update(emitted(problem.net, problem.shape, rop.CrossEntropy(), batch, dtype, training))
+
+    @quietly
     @given(
         data=st.data(),
         case=st.sampled_from(CASES),
@@ -120,7 +129,7 @@ def draw_everything() -> set[str]:
         first = rop.Conv2d(2, shape[0], 1) if len(shape) == 3 else rop.Linear(4, shape[0])
         names.update(emitted(rop.Sequential(first), (2, *shape[1:]) if len(shape) == 3 else (4,), loss, 7, dtype, True))
 
-    for run in (networks, layers, losses):
+    for run in (networks, rare_networks, layers, losses):
         run()
     return names
 

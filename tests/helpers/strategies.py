@@ -395,3 +395,20 @@ def map_nets(draw: st.DrawFn) -> Problem:
     flat = rop.Flatten()(rop.AdaptiveAvgPool2d(draw(st.integers(1, 2)))(pool(h)))
     (features,) = rop.Graph(x, flat).shapes(shape)[flat]
     return Problem(rop.Graph(x, rop.Linear(features, classes)(flat)), shape, classes, 2)
+
+
+@st.composite
+def wide_map_nets(draw: st.DrawFn) -> Problem:
+    """Convolutions of 3×3 with so many channels and pixels that Winograd's algorithm pays."""
+    side, padding = draw(st.integers(13, 15)), draw(st.integers(0, 2))
+    net = rop.Sequential(
+        rop.Conv2d(2, 64, 1),
+        rop.Tanh(),
+        rop.Conv2d(64, 64, 3, padding=padding, bias=draw(st.booleans())),
+        draw(st.sampled_from([rop.ReLU(), rop.Tanh()])),
+        rop.Conv2d(64, 64, 3, padding=1),
+        rop.AdaptiveAvgPool2d(1),
+        rop.Flatten(),
+        rop.Linear(64, 3),
+    )
+    return Problem(net, (2, side, side + 1), 3)

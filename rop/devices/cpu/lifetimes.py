@@ -86,7 +86,7 @@ def packed_places(sizes: list[int], spans: list[Span] | None) -> tuple[list[int]
     ([128, 0, 128], 192)
     """
     places, low = [0] * len(sizes), 0
-    longest = None if spans is None else (min(first for first, _ in spans), max(last for _, last in spans))
+    longest = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
     for i, size in enumerate(sizes):  # what meets everything comes first, one after the other
         if spans is None or spans[i] == longest:
             places[i], low = low, low + size

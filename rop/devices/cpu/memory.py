@@ -135,7 +135,7 @@ class Layout(BaseLayout):
             spans = [self.lifetimes.span(buffer, k) for buffer in owners]
             places, self.plane_sizes[k] = packed_places(sizes, None if guard.ACTIVE else spans)
             self.starts.update({(buffer, k): place for buffer, place in zip(owners, places, strict=True)})
-            if guard.ACTIVE:
+            if guard.ACTIVE:  # guard mode
                 ends = [place + size for place, size in zip(places, sizes, strict=True)]
                 self.gaps[f"plane{k}"] = [((end - guard.BYTES) // self.itemsize, guard.NUMBERS) for end in ends]
 

@@ -17,7 +17,7 @@ from rop.devices.cpu.lifetimes import packed_places
 from rop.errors import ArgumentError
 from tests.helpers.checker import check
 from tests.helpers.processes import run_python
-from tests.helpers.strategies import Problem, cnns, dags, map_nets, seeds
+from tests.helpers.strategies import Problem, cnns, dags, map_nets, seeds, wide_map_nets
 from tests.helpers.zoo import direction, drawn_state, labels, normal, point
 
 both_layouts = pytest.mark.parametrize("layout", ["samples", "pixels"])
@@ -39,6 +39,13 @@ def test_drawn_networks(problem: Problem, batch: int, seed: int, training: bool,
     state = drawn_state(problem.net, seed)
     options: dict[str, Any] = {"training": training, "state": state, "seed": seed, "layout": layout}
     check(problem.net, rop.CrossEntropy(), x, y, np.float64, **options)
+
+
+@settings(max_examples=4)
+@given(problem=wide_map_nets(), seed=seeds)
+def test_networks_of_wide_convolutions(problem: Problem, seed: int) -> None:
+    x, y = normal(seed, (4, *problem.shape)), labels(seed, (4,), problem.classes)
+    check(problem.net, rop.CrossEntropy(), x, y, np.float64, seed=seed, layout="pixels")
 
 
 @settings(max_examples=10)
