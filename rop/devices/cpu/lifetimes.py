@@ -84,6 +84,8 @@ def packed_places(sizes: list[int], spans: list[Span] | None) -> tuple[list[int]
 
     >>> packed_places([64, 128, 64], [(0, 1), (0, 3), (2, 3)])
     ([128, 0, 128], 192)
+    >>> packed_places([], [])
+    ([], 0)
     """
     places, low = [0] * len(sizes), 0
     longest = (min(first for first, _ in spans), max(last for _, last in spans)) if spans else None
