@@ -52,6 +52,10 @@ class BaseLayout:
         self.sizes[region] += count
         return start
 
+    def need_room(self, region: str, count: int) -> None:
+        """Makes a region large enough for numbers that one operation needs for a while; all use the same memory."""
+        self.sizes[region] = max(self.sizes[region], count)
+
     def place(self) -> None:
         """Gives every buffer its place in the planes, after emitters have reserved what they need."""
         raise NotImplementedError

@@ -126,11 +126,12 @@ class Concatenation(LinearMap):
             i = max(end, i + 1)
 
     def plan_gradients(self, plan: Plan) -> None:
-        self.h = []
+        gradients: list[Buffer | None] = []
         for (first, x), inside in zip(self.parts(), self.inside, strict=True):
             if inside and x.needs_gradient:
                 x.flow.gradients.append((self.g.part(first, x.rows), not self.y.flow.is_shared))
-            self.h = [*self.h, None if inside else self.claim(plan, x)]
+            gradients.append(None if inside else self.claim(plan, x))
+        self.h = gradients
 
     def parts(self) -> list[tuple[int, Value]]:
         """First channel in y, and input."""

@@ -21,8 +21,7 @@ import numpy as np
 from rop.errors import RopError
 
 ACTIVE = os.environ.get("ROP_GUARD", "0") not in ("", "0")
-BYTES = 128 if ACTIVE else 0  # of a gap before or after a space; whole cache lines keep the alignment
-ROWS = 1 if ACTIVE else 0  # of a gap between buffers of a plane
+BYTES = 128 if ACTIVE else 0  # of a gap around a space or after a buffer; whole cache lines keep the alignment
 NUMBERS = 16 if ACTIVE else 0  # of a gap between the pieces of any other space
 
 QUIET_NAN = {"f4": 0x7FC0_0000, "f8": 0x7FF8_0000_0000_0000, "i8": -(1 << 62)}  # for integers a wild number

@@ -161,10 +161,6 @@ class Layout(BaseLayout):
             self.gaps[region].append((super().reserve(region, guard.NUMBERS), guard.NUMBERS))
         return start
 
-    def need_room(self, region: str, count: int) -> None:
-        """Makes a region large enough for numbers that one operation needs for a while; all use the same memory."""
-        self.sizes[region] = max(self.sizes[region], count)
-
     def pack(self, index: list[np.ndarray]) -> int:
         """Reserves the numbers of w at these positions, which are packed together with those of all other layers;
         returns where they start."""

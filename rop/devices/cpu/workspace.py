@@ -59,9 +59,8 @@ class CpuWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
-        images = choose_images(plan, batch, at_once=one_chunk)
-        self.lanes = -(-images // LANES[0]) * LANES[0] if plan.pixel_lanes else choose_lanes(plan, batch)
-        self._images = min(images, batch)
+        self._images = choose_images(plan, batch, at_once=one_chunk)
+        self.lanes = -(-self._images // LANES[0]) * LANES[0] if plan.pixel_lanes else choose_lanes(plan, batch)
         self.lowered = Lowered(plan, self.lanes, self._images)
         self.layout = self.lowered.layout
         self.tiles = -(-batch // self.lanes)
@@ -104,9 +103,8 @@ class CpuWorkspace(Workspace):
         in the cache."""
         if warm.complete(self.dtype):
             return
-        lowered = Lowered(
-            self.plan, self.lanes, self._images
-        )  # not self.lowered, which would keep the tables of this pass, too
+        # not self.lowered, which would keep the tables of this pass, too
+        lowered = Lowered(self.plan, self.lanes, self._images)
         code = lowered.emit_pass(ALL_ORDERS, (0, 1, 2)) if self.plan.gradients else lowered.emit_outputs()
         names = code.functions(self.dtype).union(
             [interpreter.entry_name(parallel) for parallel in (True, False)],

@@ -47,10 +47,6 @@ class Layout(BaseLayout):
         start = self.start(buffer, 0) * self.lanes
         return words[start : start + buffer.rows * self.lanes].reshape(buffer.rows, self.lanes)
 
-    def reserve_for_a_while(self, region: str, count: int) -> None:
-        """Makes a region large enough for numbers that no other operation reads; all operations use the same memory."""
-        self.sizes[region] = max(self.sizes[region], count)
-
 
 def table(values: np.ndarray) -> DeviceNDArray:
     """An index table on the device."""

@@ -50,11 +50,6 @@ class EmitBatchNorm(Emitter):
         at = self.table_at
         return tuple(self.layout.panel("channels", min(j, k), direction, at[min(j, k)]) for j in ORDERS)
 
-    def _rows(self, code: Code, kernel: Kernel, follows: bool = False, /, **operands: Operand) -> None:
-        """An instruction on the channels."""
-        y = self.operation.y
-        code.rows(kernel, y.channels, self.layout.row_size(y.buffer), follows, **operands)
-
     def _mask(self) -> Ref:
         """Which lanes count: on pixel lanes all of them."""
         return Ref("ones", 0, 0) if self.operation.y.buffer.pixels else Ref("mask")
@@ -63,7 +58,7 @@ class EmitBatchNorm(Emitter):
         """An instruction on the sums of all tiles, for every channel; where there is one tile, slices of channels go
         on by themselves."""
         if code.slices:
-            self._rows(code, kernel, True, **operands)
+            self.on_rows(code, kernel, self.operation.y.buffer, True, **operands)
         else:
             code.once(kernel, part=(0, 1), **operands)
 
@@ -108,9 +103,10 @@ class EmitBatchNorm(Emitter):
             return
         if not op.frozen:
             self._statistics(code, k, direction)
-        self._rows(
+        self.on_rows(
             code,
             batchnorm.normalise,
+            op.y.buffer,
             not op.frozen,
             y=layout.rows(op.y.buffer, k),
             order=k,
@@ -125,9 +121,10 @@ class EmitBatchNorm(Emitter):
     def _statistics(self, code: Code, k: int, direction: int) -> None:
         """Order k of the numbers per channel, from the batch."""
         op, tables = self.operation, self._tables(k, direction)
-        self._rows(
+        self.on_rows(
             code,
             batchnorm.moments,
+            op.y.buffer,
             sums=self._sums(),
             order=k,
             x=self.layout.value(op.x[0], k),
@@ -156,13 +153,14 @@ class EmitBatchNorm(Emitter):
             "mask": self._mask(),
             "extent": layout.extent(op.y),
         }
-        self._rows(code, batchnorm.gradient_sums, sums=self._sums(), order=k, **inputs)
+        self.on_rows(code, batchnorm.gradient_sums, op.y.buffer, sums=self._sums(), order=k, **inputs)
         if not op.frozen:
             self._gradient_statistics(code, k, direction)
         elif op.gamma_at is not None and code.wanted:
-            self._rows(
+            self.on_rows(
                 code,
                 batchnorm.frozen_gradients,
+                op.y.buffer,
                 True,
                 d_gamma=layout.share(self.gradient_piece, code.sums),
                 d_beta=layout.share(self.gradient_piece, code.sums, op.channels),
@@ -172,7 +170,8 @@ class EmitBatchNorm(Emitter):
             )
         if op.h[0] is not None:
             h = layout.rows(op.h[0], k)
-            self._rows(code, batchnorm.backward, True, h=h, order=k, add=int(op.accumulates[0]), **inputs)
+            add = int(op.accumulates[0])
+            self.on_rows(code, batchnorm.backward, op.y.buffer, True, h=h, order=k, add=add, **inputs)
 
     def _gradient_statistics(self, code: Code, k: int, direction: int) -> None:
         """Order k of the gradients of γ and β, and of what goes back through the statistics."""

@@ -46,7 +46,7 @@ class EmitProducts(Emitter):
         if not self.plan.gradients:
             return
         self.slices = bilinear.slices(op.pixels, lanes, op.group_rows, op.fan)
-        self.layout.reserve_for_a_while("partial", self.slices * op.rows * op.fan)
+        self.layout.need_room("partial", self.slices * op.rows * op.fan)
         if op.h[0] is not None:
             self.back_sources = table(backward_sources(op))
             order = op.source.row_order
