@@ -121,7 +121,7 @@ class CompiledSteps(Steps):
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles
             if long:
-                done, whole = self._run_aside(first, count, before, stop)
+                done, whole = self._run_long(first, count, before, stop)
             else:
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
@@ -143,13 +143,13 @@ class CompiledSteps(Steps):
             before + first,
         )
 
-    def _run_aside(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
+    def _run_long(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
         done = [0]
 
         def call() -> None:
             done[0] = self._call(first, count, before)
 
-        whole = self._space.execution.call_aside(call, stop or (lambda: False))
+        whole = self._space.execution.call_cancellable(call, stop or (lambda: False))
         return done[0], whole
 
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
@@ -188,7 +188,7 @@ class CompiledSteps(Steps):
         words = {
             compiled.TILES: space.tiles,
             compiled.LANES: space.lanes,
-            compiled.CANCEL: space.execution.cancel_address,
+            compiled.ASKED: space.execution.asked_address,
             compiled.W: at("w"),
             compiled.V: at("v0"),
             compiled.GRAD: at("out0"),

@@ -25,18 +25,18 @@ class Execution:
         self._memory, self._forget = memory, forget
         self._tile_count, self._tile_bytes = memory["tile_count"], memory.tiling.stride
         self._cancellation = Cancellation()
-        self.cancel_address = self._cancellation.address
+        self.asked_address = self._cancellation.address
 
     def run(self, bound: Bound, first: int, tiles: int, results: Sequence[np.ndarray] = ()) -> None:
         """Runs a pass over tiles; ``results`` are arrays outside the workspace that it writes to."""
         self._tile_count[0] = tiles
         around = self._guard_results(results) if guard.ACTIVE else ()
         if self.takes_long(bound, tiles):
-            self.call_aside(lambda: runner(in_home_process())(*bound.address, tiles, first, self.cancel_address))
+            self.call_cancellable(lambda: runner(in_home_process())(*bound.address, tiles, first, self.asked_address))
         else:
             parallel = in_home_process() and bound.pace.parallel()
             start = perf_counter()
-            runner(parallel)(*bound.address, tiles, first, self.cancel_address)
+            runner(parallel)(*bound.address, tiles, first, self.asked_address)
             bound.pace.measured(parallel, perf_counter() - start)
         if guard.ACTIVE:
             self.check_guards([bound], first, around)
@@ -47,12 +47,12 @@ class Execution:
         pace = bound.pace
         if pace.rests:
             parallel = pace.threaded and in_home_process()
-            refused: int = question[parallel](*ends, *bound.address, tiles, 0, self.cancel_address)
+            refused: int = question[parallel](*ends, *bound.address, tiles, 0, self.asked_address)
             pace.rested()
         else:
             parallel = in_home_process() and pace.parallel()
             start = perf_counter()
-            refused = question[parallel](*ends, *bound.address, tiles, 0, self.cancel_address)
+            refused = question[parallel](*ends, *bound.address, tiles, 0, self.asked_address)
             pace.measured(parallel, perf_counter() - start)
         if guard.ACTIVE and not refused:
             self.check_guards([bound], 0)
@@ -69,7 +69,7 @@ class Execution:
             zone.fill()
         return zones
 
-    def call_aside(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
+    def call_cancellable(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
         """A long compiled call that Ctrl-C and ``stop`` can cancel; returns whether it was completed."""
         completed = False
         try:
@@ -89,6 +89,6 @@ class Execution:
         def run_one(i: int) -> None:
             bound, row = rows[i]
             stage = bound.alone(row)
-            runner(False)(bound.address[0], stage.ctypes.data, 1, tiles, first, self.cancel_address)
+            runner(False)(bound.address[0], stage.ctypes.data, 1, tiles, first, self.asked_address)
 
         self._memory.guards.check([bound.names[row] for bound, row in rows], run_one, results)

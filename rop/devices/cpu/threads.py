@@ -7,14 +7,16 @@ time does.
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-import numba
 import numpy as np
+
+from rop.kernels.cpu.interpreter import ASKED_WORDS, CANCELLED, ERROR, SIGNALS
 
 # The policy's constants. bench/results/pace.md has times with each of them halved and doubled, on a quiet machine and
 # beside a busy process (python -m rop.bench.pace).
@@ -31,6 +33,7 @@ IDLE_SECONDS = 1e-3  # after this time without a call threads sleep and caches a
 PAUSES_IN_A_ROW = 4  # … unless so many calls before it came after such a pause, too: then pauses are what is usual
 RESTING_SECONDS = IDLE_SECONDS / 8  # of shorter calls only some are measured, because that takes a microsecond: …
 RESTS = 2  # … after each that is measured, so many are not
+WATCH_SECONDS = 0.1  # so often a long call lets Python handle signals
 
 
 class Pace:
@@ -121,39 +124,41 @@ def _typical(seconds: list[float]) -> float:
 
 
 class Cancellation:
-    """Runs a long compiled call in a thread of its own, so that Ctrl-C reaches Python and can cancel the call.
+    """Lets Ctrl-C reach a long compiled call, and cancel it.
+
+    Python handles signals in its main thread and between its own instructions: a compiled call would keep them waiting.
+    So another thread asks the call now and then to let Python handle them. The call itself stays in the thread that it
+    comes from. OpenMP has a team for every thread that calls it, and when all teams together have more threads than the
+    machine has cores, threads go to sleep at every barrier, which doubles the time of passes with many short stages.
 
     >>> Cancellation().call(lambda: None)
     True
     """
 
     def __init__(self) -> None:
-        self._flag = np.zeros(1, np.int64)
-        self.address = int(self._flag.ctypes.data)  # where the interpreter looks between stages
+        self._asked = np.zeros(ASKED_WORDS, np.int64)
+        self.address = int(self._asked.ctypes.data)  # where the interpreter looks between instructions
 
     def call(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
-        """Calls a function; ``stop`` is asked now and then whether to cancel. Returns whether the call was completed.
-        An exception that arrives meanwhile, such as KeyboardInterrupt, cancels the call as well."""
-        threads = numba.get_num_threads()
-
-        def target() -> None:
-            numba.set_num_threads(threads)
-            function()
-
-        worker = threading.Thread(target=target, daemon=True)
-        worker.start()
+        """Calls a function; ``stop``, which must not raise, is asked now and then whether to cancel. Returns whether
+        the call was completed. What a handler of a signal raises, such as KeyboardInterrupt, cancels the call, too."""
+        self._asked[:] = 0
+        ended = threading.Event()
+        watch = threading.Thread(target=self._watch, args=(ended, stop), daemon=True)
+        watch.start()
         try:
-            while worker.is_alive():
-                worker.join(0.1)
-                if stop():
-                    self._cancel(worker)
-                    return False
-        except BaseException:
-            self._cancel(worker)
-            raise
-        return True
+            function()
+        finally:
+            ended.set()
+            watch.join()
+            cancelled, error = bool(self._asked[CANCELLED]), self._asked[ERROR:].tolist()
+            self._asked[:] = 0  # for calls that nobody watches
+        if error[0]:
+            ctypes.pythonapi.PyErr_Restore(*(ctypes.c_void_p(address) for address in error))
+        return not cancelled
 
-    def _cancel(self, worker: threading.Thread) -> None:
-        self._flag[0] = 1
-        worker.join()
-        self._flag[0] = 0
+    def _watch(self, ended: threading.Event, stop: Callable[[], bool]) -> None:
+        while not ended.wait(WATCH_SECONDS):
+            self._asked[SIGNALS] = 1
+            if stop():
+                self._asked[CANCELLED] = 1

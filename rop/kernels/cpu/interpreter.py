@@ -18,11 +18,21 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba import prange, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from rop.kernels.compile import LOOP_MATH, KernelCache
 from rop.kernels.cpu.vector import I64, const, peek
 
+# The words of what a run asks between instructions, in int64.
+ASKED_WORDS = 5
+(
+    CANCELLED,  # not 0: the run ends at the next instruction
+    SIGNALS,  # not 0: the thread that called should let Python handle signals
+    ERROR,  # the exception that a handler of signals has raised: its type, …
+    ERROR_VALUE,
+    ERROR_TRACEBACK,
+) = range(ASKED_WORDS)
 OPERANDS = 24  # the largest number of words that the operands of an instruction take
 ROW = 1 + 3 * OPERANDS  # int64 per instruction: kernel, bases, steps per unit, steps per chunk
 STAGE = 3  # int64 per stage: first instruction, end, units (TILES: as many as the chunk has)
@@ -83,24 +93,53 @@ def _call(typingctx, function, row, unit, first):
     return types.void(types.int64, types.int64, types.int64, types.int64), codegen
 
 
+@intrinsic
+def _handle_signals(typingctx, asked):
+    """Lets Python's handlers of signals run, in the thread that called; an exception of theirs is put into ``asked``
+    and cancels the run."""
+
+    def codegen(context, builder, signature, args):
+        def python(name: str, result: ir.Type, *given: ir.Value) -> ir.Value:
+            kind = ir.FunctionType(result, [value.type for value in given])
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), given)
+
+        def word(i: int) -> ir.Value:
+            return builder.inttoptr(builder.add(args[0], const(8 * i)), I64.as_pointer())
+
+        i32 = ir.IntType(32)
+        builder.store(const(0), word(SIGNALS))
+        state = python("PyGILState_Ensure", i32)
+        raised = python("PyErr_CheckSignals", i32)
+        with builder.if_then(builder.icmp_signed("!=", raised, i32(0))):
+            python("PyErr_Fetch", ir.VoidType(), *(word(i) for i in (ERROR, ERROR_VALUE, ERROR_TRACEBACK)))
+            builder.store(const(1), word(CANCELLED))
+        python("PyGILState_Release", ir.VoidType(), state)
+        return context.get_dummy_value()
+
+    return types.void(types.int64), codegen
+
+
 @numba.njit(nogil=True, no_cfunc_wrapper=True)
-def _execute(table, begin, end, unit, first, cancel):
-    """Runs instructions begin … end − 1 of the table for one unit."""
+def _execute(table, begin, end, unit, first, asked, calling):
+    """Runs instructions begin … end − 1 of the table for one unit; ``calling`` says whether this is the thread that
+    called."""
     for row in range(table + 8 * ROW * begin, table + 8 * ROW * end, 8 * ROW):
-        if peek(cancel) != 0:
+        if peek(asked + 8 * SIGNALS) != 0 and calling:
+            _handle_signals(asked)
+        if peek(asked + 8 * CANCELLED) != 0:
             return
         _call(peek(row), row, unit, first)
 
 
-def _run_serial(table, stages, count, tiles, first, cancel):
-    """All stages in order; ``cancel`` is the address of a flag that ends the run at the next instruction."""
+def _run_serial(table, stages, count, tiles, first, asked):
+    """All stages in order; ``asked`` is the address of what is asked between instructions."""
     for stage in range(stages, stages + 8 * STAGE * count, 8 * STAGE):
         units = peek(stage + 16)
         for unit in range(tiles if units == TILES else units):
-            _execute(table, peek(stage), peek(stage + 8), unit, first, cancel)
+            _execute(table, peek(stage), peek(stage + 8), unit, first, asked, True)
 
 
-def _run_parallel(table, stages, count, tiles, first, cancel):
+def _run_parallel(table, stages, count, tiles, first, asked):
     """The same, with the units of a stage divided among Numba's threads."""
     for stage in range(stages, stages + 8 * STAGE * count, 8 * STAGE):
         begin = peek(stage)
@@ -109,10 +148,10 @@ def _run_parallel(table, stages, count, tiles, first, cancel):
         if units == TILES:
             units = tiles
         if units == 1:
-            _execute(table, begin, end, 0, first, cancel)
+            _execute(table, begin, end, 0, first, asked, True)
         else:
             for unit in prange(units):
-                _execute(table, begin, end, types.int64(unit), first, cancel)
+                _execute(table, begin, end, types.int64(unit), first, asked, numba.get_thread_id() == 0)
 
 
 def version(parallel: bool) -> Any:
@@ -153,7 +192,7 @@ def entry_name(parallel: bool) -> str:
 
 
 def runner(parallel: bool) -> Any:
-    """run(table, stages, number of stages, tiles, first tile, cancel flag), compiled at first use."""
+    """run(table, stages, number of stages, tiles, first tile, what is asked), compiled at first use."""
     if parallel not in _runners:
         if parallel:
             load_threads()

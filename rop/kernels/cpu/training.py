@@ -30,7 +30,7 @@ from rop.kernels.compile import (
     specialised,
 )
 from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
-from rop.kernels.cpu.interpreter import load_threads, version
+from rop.kernels.cpu.interpreter import CANCELLED, load_threads, version
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
 from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
@@ -40,7 +40,7 @@ PASSES = 9
 (
     TILES,
     LANES,
-    CANCEL,
+    ASKED,
     W,
     V,
     GRAD,
@@ -255,7 +255,7 @@ def random_direction(v, seed, step):
 
 
 def _pass(d, which, first):
-    run(d[3 * which], d[3 * which + 1], d[3 * which + 2], d[TILES], first, d[CANCEL])
+    run(d[3 * which], d[3 * which + 1], d[3 * which + 2], d[TILES], first, d[ASKED])
 
 
 def _start(d, settings, number, total):
@@ -288,7 +288,7 @@ def _power(d, settings, tolerance, first, report, total):
             squared = _distance(u, v, value)
         report[RESIDUAL] = np.sqrt(squared / total[2])
         report[PRODUCTS] = iteration + 1
-        if not np.isfinite(value) or total[0] == 0.0 or peek(d[CANCEL]) != 0:
+        if not np.isfinite(value) or total[0] == 0.0 or peek(d[ASKED] + 8 * CANCELLED) != 0:
             break
         if is_enough(settings[ABSOLUTE] != 0, tolerance, value, before, report[RESIDUAL], iteration + 1):
             break
@@ -415,7 +415,7 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
         lap(d, report, GRADIENT_TIME, now)
         done = number + step - first_step
         factor = penalty(d, settings, given, done, first, report, now, total) if given[MU] != 0 else 0.0
-        if peek(d[CANCEL]) != 0 or not (np.isfinite(report[LOSS]) and np.isfinite(report[RHO])):
+        if peek(d[ASKED] + 8 * CANCELLED) != 0 or not (np.isfinite(report[LOSS]) and np.isfinite(report[RHO])):
             return step - first_step
         update(d, settings, given[RATE], factor, done + 1)
         average(d)

@@ -107,7 +107,7 @@ RESULTS = 3  # of a question, at most
 run: Any = None  # the interpreter, which ``_asked`` binds
 
 
-def _ask(ends, check, w, v, result_0, result_1, result_2, table, stages, count, tiles, first, cancel):
+def _ask(ends, check, w, v, result_0, result_1, result_2, table, stages, count, tiles, first, asked):
     """Takes in w and v, runs a pass, and hands out its results; arrays that are empty are left out. Returns 0, or,
     without running the pass, 1 or 2 if ``check`` asks for it and w or v is not finite. ``ends`` is the address of those
     of w, v and the results in the workspace, and of the factors of the results."""
@@ -115,7 +115,7 @@ def _ask(ends, check, w, v, result_0, result_1, result_2, table, stages, count, 
         return 1
     if v.size > 0 and _copy(reals(peek(ends + 8), v.size), v) != 0 and check:
         return 2
-    run(table, stages, count, tiles, first, cancel)
+    run(table, stages, count, tiles, first, asked)
     if result_0.size > 0:
         _hand_out(result_0, reals(peek(ends + 16), result_0.size), real(peek(ends + 40)))
     if result_1.size > 0:
