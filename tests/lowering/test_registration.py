@@ -183,7 +183,7 @@ def test_the_devices_have_the_same_files_and_import_nothing_of_each_other() -> N
     }
     assert set(files["cuda"]) <= set(files["cpu"])
     own = {"guard.py", "threads.py", "choice.py", "lifetimes.py"}
-    own |= {f"emit/{name}.py" for name in ("panels", "products", "strips", "winograd", "depthwise")}
+    own |= {f"emit/{name}.py" for name in ("panels", "products", "reads", "strips", "winograd", "depthwise")}
     assert set(files["cpu"]) - set(files["cuda"]) == own
     for device, other in (("cpu", "cuda"), ("cuda", "cpu")):
         for file in files[device].values():

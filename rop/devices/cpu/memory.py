@@ -32,6 +32,9 @@ REGIONS = (
     "totals",  # sums per channel of the batch
     "state",  # running statistics
     "strips",  # what the units of a product on pixel lanes have packed
+    "phases0",  # orders 0, 1 and 2 of a map on pixel lanes, divided into the phases of a stride
+    "phases1",
+    "phases2",
     "turned0",  # orders 0, 1 and 2 of a map on pixel lanes, turned for the gradient of weights
     "turned1",
     "turned2",

@@ -16,7 +16,7 @@ from rop.lowering import ORDERS
 # What a pass writes before it reads, by the start of the name.
 WRITTEN_FIRST = (
     "plane", "partial", "packed", "panels", "channels", "out", "energy", "sums", "batch", "totals", "scratch", "mask",
-    "strips", "turned", "gradient",
+    "strips", "phases", "turned", "gradient",
 )  # fmt: skip
 FROM_THE_BATCH = ("x", "samples", "labels", "dense", "weight", "outputs")  # arrays whose addresses change
 
@@ -70,7 +70,8 @@ class Regions:
             SCRATCH_ROWS * layout.longest_row * layout.itemsize,
         )
         self._add("mask", chunk * layout.lanes, layout.dtype, layout.lane_bytes)
-        for name in ("batch", "state", "strips", "turned0", "turned1", "turned2", "gradient"):
+        by_order = [f"{name}{k}" for name in ("phases", "turned") for k in ORDERS]
+        for name in ("batch", "state", "strips", *by_order, "gradient"):
             self._add(name, layout.sizes[name], layout.dtype)
         self._add("totals", layout.sizes["totals"], np.float64)
 

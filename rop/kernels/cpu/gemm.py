@@ -27,7 +27,7 @@ TERMS = 7  # of a sum over orders: number of terms, then a0, b0, a1, b1, a2, b2,
 BY_ROWS, BY_COLUMNS, IN_PANELS = range(3)
 
 
-def _term(e: VectorBuilder, index: Value, addresses: Sequence[Value]) -> Value:
+def term_of(e: VectorBuilder, index: Value, addresses: Sequence[Value]) -> Value:
     """addresses[index], for an index known only at run time."""
     chosen = addresses[0]
     for i, address in enumerate(addresses[1:], start=1):
@@ -43,7 +43,7 @@ def panel_sums(e: VectorBuilder, rows: int, lanes: range, terms, segments, steps
     row_step, column_step, b_step = steps
 
     def term(t, sums):
-        a, b = _term(e, t, factors[::2]), _term(e, t, factors[1::2])
+        a, b = term_of(e, t, factors[::2]), term_of(e, t, factors[1::2])
 
         def segment(s, sums):
             where = e.at(first_segment, e.b.mul(s, const(SEGMENT)))
@@ -117,6 +117,12 @@ def share(parts, index, total):
 
 
 @helper
+def first_of(parts, index, total):
+    """Where part ``index`` begins then."""
+    return index * (total // parts) + min(index, total % parts)
+
+
+@helper
 def multiply(c, a, b, bias, gate, terms, segments):
     """C (rows, lanes) = bias + Σ_terms A B over the given segments.
 
@@ -187,7 +193,7 @@ def _dots(e: VectorBuilder, rows: int, columns: int, d, terms, pairs, blocks, a,
     (a_pixel, a_row, a_block), (b_pixel, b_row, b_block) = a, b
 
     def term(t, sums):
-        a_t, b_t = _term(e, t, factors[::2]), _term(e, t, factors[1::2])
+        a_t, b_t = term_of(e, t, factors[::2]), term_of(e, t, factors[1::2])
 
         def block(i, sums):
             a_i, b_i = e.at(a_t, e.b.mul(i, a_block)), e.at(b_t, e.b.mul(i, b_block))

@@ -76,16 +76,7 @@ def _emit_transpose(e: VectorBuilder, y, y_step, x, x_step, index) -> None:
         sample = e.load_int(e.at(index, 8 * i))
         sample = e.b.select(e.b.icmp_signed("<", sample, const(0)), e.b.xor(sample, const(-1)), sample)
         rows.append(e.load(e.at(x, e.b.mul(sample, x_step))))
-    width = 1
-    while width < e.lanes:  # swap ever larger off-diagonal blocks
-        for i in range(e.lanes):
-            if not i & width:
-                a, b = rows[i], rows[i + width]
-                upper = [lane if not lane & width else e.lanes + lane - width for lane in range(e.lanes)]
-                lower = [lane + width if not lane & width else e.lanes + lane for lane in range(e.lanes)]
-                rows[i], rows[i + width] = e.shuffle(a, b, upper), e.shuffle(a, b, lower)
-        width *= 2
-    for i, row in enumerate(rows):
+    for i, row in enumerate(e.transposed(rows)):
         e.store(row, e.at(y, e.b.mul(y_step, const(i))))
 
 

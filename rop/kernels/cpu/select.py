@@ -9,15 +9,16 @@ is sorted by input pixel, so that every gradient is written once, even where win
 
 from __future__ import annotations
 
-from rop.kernels.compile import Extent, PerPrecision, Slice, Windows, algebra, itemsize, kernel, loop, real
-from rop.kernels.cpu.memory import bounds_of, clear, reals, window_entry
-from rop.kernels.cpu.vector import VECTOR, VectorBuilder, const, number_in, peek, vector_function
+from rop.kernels.compile import PerPrecision, Slice, algebra, itemsize, kernel, loop, real
+from rop.kernels.cpu.memory import bounds_of, integers, reals
+from rop.kernels.cpu.reads import C_STEP, READS_WORDS, SHIFTS, TAPS, TARGET, X_STEP, Strip, per_strip, strips_of
+from rop.kernels.cpu.vector import VECTOR, Value, VectorBuilder, const, number_in, peek, vector_function
 from rop.layers import relu as layer
 
 ENTRY = 16  # bytes: offset, position (or, for averages, coefficient)
 
 
-is_off, rectified = algebra(layer.is_off), algebra(layer.rectified)
+rectified = algebra(layer.rectified)
 
 
 @loop
@@ -158,86 +159,105 @@ def pool_returned(h, chosen, g, bounds, pixels, size):
         returned(h + p * size, chosen, g, first, (peek(bounds + 8 * p + 8) - first) // ENTRY, size)
 
 
-# On pixel lanes every channel has the same windows. An entry has a lane of the other map for each window, and its
-# position; windows with fewer entries repeat their first one, or have a position that nothing chooses. One entry of all
-# windows is a loop that reads many lanes at once.
-@loop
-def _begin(best, choice, x, lane, position):
-    for t in range(best.size):
-        best[t] = x[lane[t]]
-        choice[t] = position[t]
+# On pixel lanes windows are read strip by strip (reads.py). A tap of a window is a position; ``taps`` are their number,
+# the address of their shifts and that of their positions.
+def _over_taps(e: VectorBuilder, strip: Strip, taps, first: list[Value], step) -> list[Value]:
+    """What step(carried, tap, position) makes of ``first``, tap by tap."""
+    count, shifts, positions = taps
+
+    def body(i, carried):
+        position = e.b.sitofp(e.load_int(e.at(positions, e.b.mul(i, const(8)))), e.scalar)
+        return step(carried, strip.tap(i, shifts), e.splat(position))
+
+    return e.loop(count, first, body)
 
 
-@loop
-def _larger(best, choice, x, lane, position):
-    """Takes what is larger, or not a number."""
-    for t in range(best.size):
-        value = x[lane[t]]
-        take = value > best[t] or value != value
-        best[t] = value if take else best[t]
-        choice[t] = position[t] if take else choice[t]
+def _emit_largest_strip(e: VectorBuilder, y, chosen, x, words, taps, relu) -> None:
+    """The same as ``largest``, at the positions of a strip."""
+    relus, none = e.truth(e.b.icmp_signed("!=", relu, const(0))), e.number(-2)
+
+    def emit(strip: Strip) -> None:
+        for lane in strip:
+
+            def step(best, tap, position, lane=lane):
+                value = tap.read(x, lane)
+                larger = e.b.or_(e.b.fcmp_ordered(">", value, best[0]), e.b.fcmp_unordered("uno", value, value))
+                is_first = e.b.fcmp_ordered("==", best[1], none)  # it counts even if it is -inf
+                take = e.b.and_(tap.there(lane), e.b.or_(larger, is_first))
+                return [e.b.select(take, value, best[0]), e.b.select(take, position, best[1])]
+
+            value, position = _over_taps(e, strip, taps, [e.number(float("-inf")), none], step)
+            cut = e.b.and_(e.b.fcmp_ordered("<=", value, e.number(0)), relus)
+            e.store(e.b.select(cut, e.number(0), value), e.at(y, lane))
+            e.store(e.b.select(cut, e.number(-1), position), e.at(chosen, lane))
+
+    per_strip(e, words, emit)
 
 
-@loop
-def _rectify_choice(best, choice):
-    for t in range(best.size):
-        off = is_off(best[t])
-        best[t] = real(0) if off else best[t]
-        choice[t] = real(-1) if off else choice[t]
+def _emit_chosen_strip(e: VectorBuilder, y, chosen, x, words, taps) -> None:
+    """The same as ``chosen_of``, at the positions of a strip."""
+
+    def emit(strip: Strip) -> None:
+        for lane in strip:
+            choice = e.load(e.at(chosen, lane))
+
+            def step(value, tap, position, lane=lane, choice=choice):
+                here = e.b.fcmp_ordered("==", choice, position)
+                return [e.b.select(here, tap.read(x, lane), value[0])]
+
+            e.store(_over_taps(e, strip, taps, [e.number(0)], step)[0], e.at(y, lane))
+
+    per_strip(e, words, emit)
 
 
-@loop
-def _pick(y, choice, x, lane, position):
-    for t in range(y.size):
-        y[t] = x[lane[t]] if choice[t] == position[t] else y[t]
+def _emit_returned_strip(e: VectorBuilder, h, chosen, g, words, taps) -> None:
+    """The same as ``returned``, at the positions of a strip."""
+
+    def emit(strip: Strip) -> None:
+        for lane in strip:
+
+            def step(total, tap, position, lane=lane):
+                here = e.b.and_(e.b.fcmp_ordered("==", tap.read(chosen, lane), position), tap.there(lane))
+                return [e.b.fadd(total[0], e.b.select(here, tap.read(g, lane), e.number(0)))]
+
+            e.store(_over_taps(e, strip, taps, [e.number(0)], step)[0], e.at(h, lane))
+
+    per_strip(e, words, emit)
 
 
-@loop
-def _return(h, choice, g, lane, position):
-    for t in range(h.size):
-        h[t] += g[lane[t]] if choice[lane[t]] == position[t] else real(0)
+largest_strip = PerPrecision(vector_function(_emit_largest_strip, taps=3))
+chosen_strip = PerPrecision(vector_function(_emit_chosen_strip, taps=3))
+returned_strip = PerPrecision(vector_function(_emit_returned_strip, taps=3))
 
 
 @kernel
-def pool_largest_lanes(y, chosen, x, windows: Windows, y_extent: Extent, x_extent: Extent, relu, part: Slice):
-    """Order 0 of max pooling (followed by a ReLU, if ``relu``)."""
-    (_, channels, count, y_step), (_, _, source_count, x_step) = y_extent, x_extent
+def pool_largest_strips(y, chosen, x, table, positions, channels, relu, part: Slice):
+    """Order 0 of max pooling (followed by a ReLU, if ``relu``) on a slice of the channels."""
+    words = integers(table, READS_WORDS)
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target, choice = reals(y + c * y_step, count), reals(chosen + c * y_step, count)
-        source = reals(x + c * x_step, source_count)
-        for entry in range(windows[0]):
-            lane, position = window_entry(windows, entry, count)
-            if entry == 0:
-                _begin(target, choice, source, lane, position)
-            else:
-                _larger(target, choice, source, lane, position)
-        if relu != 0:
-            _rectify_choice(target, choice)
+        for strip in strips_of(words):
+            at, source = c * words[C_STEP] + peek(strip + 8 * TARGET), x + c * words[X_STEP]
+            largest_strip(y + at, chosen + at, source, strip, (words[TAPS], words[SHIFTS], positions), relu)
 
 
 @kernel
-def pool_chosen_lanes(y, chosen, x, windows: Windows, y_extent: Extent, x_extent: Extent, part: Slice):
+def pool_chosen_strips(y, chosen, x, table, positions, channels, part: Slice):
     """Order 1 or 2 of max pooling, which reads the choice of order 0."""
-    (_, channels, count, y_step), (_, _, source_count, x_step) = y_extent, x_extent
+    words = integers(table, READS_WORDS)
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target, choice = reals(y + c * y_step, count), reals(chosen + c * y_step, count)
-        clear(target)
-        for entry in range(windows[0]):
-            lane, position = window_entry(windows, entry, count)
-            _pick(target, choice, reals(x + c * x_step, source_count), lane, position)
+        for strip in strips_of(words):
+            at, source = c * words[C_STEP] + peek(strip + 8 * TARGET), x + c * words[X_STEP]
+            chosen_strip(y + at, chosen + at, source, strip, (words[TAPS], words[SHIFTS], positions))
 
 
 @kernel
-def pool_returned_lanes(h, chosen, g, windows: Windows, h_extent: Extent, g_extent: Extent, part: Slice):
-    """Any order of the gradient h of max pooling; windows are those of the lanes of h."""
-    (_, channels, count, h_step), (_, _, source_count, g_step) = h_extent, g_extent
+def pool_returned_strips(h, chosen, g, table, positions, channels, part: Slice):
+    """Any order of the gradient h of max pooling."""
+    words = integers(table, READS_WORDS)
     low, high = bounds_of(channels, part)
     for c in range(low, high):
-        target = reals(h + c * h_step, count)
-        source, choice = reals(g + c * g_step, source_count), reals(chosen + c * g_step, source_count)
-        clear(target)
-        for entry in range(windows[0]):
-            lane, position = window_entry(windows, entry, count)
-            _return(target, choice, source, lane, position)
+        for strip in strips_of(words):
+            at, source = c * words[C_STEP] + peek(strip + 8 * TARGET), c * words[X_STEP]
+            returned_strip(h + at, chosen + source, g + source, strip, (words[TAPS], words[SHIFTS], positions))

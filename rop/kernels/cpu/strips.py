@@ -1,10 +1,9 @@
 """Convolutions on pixel lanes: strips of positions, packed tap by tap, times panels of weights.
 
-A map is (channel, lane), with a lane for each pixel of each sample. The positions of C, the pixels of an output or of
-an input gradient, are taken in *strips* of one span of lanes. What the positions of a strip read through all taps is
-packed into rows (channel, tap) that stay in the cache while the panels of weights go by, so that padding is zero there
-and nowhere else, and neither strides nor dilations cost anything in the micro-kernel. A chunk of channels at a time is
-packed; sums over chunks are made in C.
+A map is (channel, lane), with a lane for each pixel of each sample. What the positions of a strip (reads.py) read
+through all taps is packed into rows (channel, tap) that stay in the cache while the panels of weights go by, so that
+padding is zero there and nowhere else, and neither strides nor dilations cost anything in the micro-kernel. A chunk of
+channels at a time is packed; sums over chunks are made in C.
 
     C (row, position) (+)= bias + Σ_terms A (row, (channel, tap)) · packed ((channel, tap), position)
 
@@ -16,15 +15,12 @@ and each tap pairs runs of positions, its *segments*, with runs of lanes of the 
 
 from __future__ import annotations
 
-from llvmlite import ir
-
 from rop.kernels.compile import (
     Extent,
     Pair,
     PerPrecision,
     Slice,
     Terms,
-    algebra,
     helper,
     itemsize,
     kernel,
@@ -32,40 +28,38 @@ from rop.kernels.compile import (
     real,
 )
 from rop.kernels.cpu.batchnorm import PIECE
-from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, TERMS, _term, panel_sums, share
+from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, TERMS, first_of, panel_sums, share, term_of
 from rop.kernels.cpu.memory import bounds_of, clear, integers, reals, transpose_block
-from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, vector_function
-from rop.layers import relu as layer
+from rop.kernels.cpu.packing import copy_columns, turn_rows
+from rop.kernels.cpu.reads import (
+    C_STEP,
+    READS_WORDS,
+    SHIFTS,
+    SOURCE,
+    STRIP_TABLE,
+    STRIP_WORDS,
+    STRIPS,
+    TAPS,
+    TARGET,
+    X_STEP,
+    Strip,
+    per_strip,
+    strip_bytes,
+)
+from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, prefetch, vector_function
 
-rectified = algebra(layer.rectified)
+CACHE_LINE = 64  # bytes
 
-# The words of a product's table, …
-PRODUCT_WORDS = 13
+# The words of a product's table, after those of what it reads.
+PRODUCT_WORDS = READS_WORDS + 6
 (
     ROWS,  # of a group
     CHANNELS,  # of a group of the source
-    TAPS,
     PER_CHUNK,  # channels that are packed at a time
-    STRIPS,
     STRIP_PARTS,  # units are groups × parts of the strips × parts of the panels
     ROW_PARTS,
     GROUPS,
-    C_STEP,  # bytes from row to row
-    X_STEP,
-    SHIFTS,  # address: lanes from what a position reads through no shift to what it reads through each tap, in bytes
-    STRIP_TABLE,  # address
-    BUFFER_STEP,  # bytes of a unit's buffer
-) = range(PRODUCT_WORDS)
-# … and of each strip in its strip table.
-STRIP_WORDS = 6
-(
-    COUNT,  # positions
-    TARGET,  # lane of the first position in C, if the others follow it,
-    TARGETS,  # else the address of the lanes of all
-    SOURCE,  # lane of the source that the first position reads through no shift, if those of the others follow it,
-    SOURCES,  # else the address of the lanes of all
-    BITS,  # address: for each tap, which positions read a pixel, not padding
-) = range(STRIP_WORDS)
+) = range(READS_WORDS, PRODUCT_WORDS)
 
 
 # --------------------------------------------------------------------------------------------------------- micro-kernel
@@ -84,7 +78,7 @@ def _strip_sums(e: VectorBuilder, rows: int, size: int, terms, length) -> list[V
                 new += [e.fma(scale, vector, sums[len(lanes) * i + v]) for v, vector in enumerate(vectors)]
             return [*new, e.at(a, e.size * rows), e.at(b, size)]
 
-        start = [_term(e, t, factors[::2]), _term(e, t, factors[1::2])]
+        start = [term_of(e, t, factors[::2]), term_of(e, t, factors[1::2])]
         return e.loop(length, [*sums, *start], step)[:-2]
 
     return e.loop(count, [e.number(0)] * (len(lanes) * rows), term)
@@ -126,107 +120,71 @@ strip_panel = PerPrecision(vector_function(_emit_strip, shape=2, c=3, gate=2, te
 
 
 # -------------------------------------------------------------------------------------------------------------- packing
-def lanes_of_bits(e: VectorBuilder, bits: Value, first: int) -> Value:
-    """A truth value for every lane of a vector: the bits of an integer from ``first`` on."""
-    some = e.b.trunc(e.b.lshr(bits, const(first)), ir.IntType(e.lanes))
-    return e.b.bitcast(some, ir.VectorType(ir.IntType(1), e.lanes))
+def _emit_pack(e: VectorBuilder, y, x, x_step, channels, shifts, words, taps) -> None:
+    """y ((channel, tap), position): what a strip reads of some channels through all taps."""
 
-
-def _emit_pack(e: VectorBuilder, y, x, x_step, channels, shifts, bits, taps, size) -> None:
-    """y ((channel, tap), position) from positions that follow each other in the source."""
-
-    def version(span: int):
+    def emit(strip: Strip) -> None:
         def channel(c, carried):
             def tap(t, carried):
                 (place,) = carried
-                at, valid = e.b.mul(t, const(8)), e.load_int(e.at(bits, e.b.mul(t, const(8))))
-                source = e.at(x, e.b.mul(c, x_step), e.load_int(e.at(shifts, at)))
-                for lane in range(0, span, VECTOR):
-                    mask = lanes_of_bits(e, valid, lane // e.size)
-                    e.store(e.load_some(e.at(source, lane), mask), e.at(place, lane))
-                return [e.at(place, span)]
+                what, row = strip.tap(t, shifts), e.at(x, e.b.mul(c, x_step))
+                for lane in strip:
+                    e.store(what.read(row, lane), e.at(place, lane))
+                return [e.at(place, strip.size)]
 
             return e.loop(taps, carried, tap)
 
-        return lambda: e.loop(channels, [y], channel)
+        e.loop(channels, [y], channel)
 
-    e.switch(size, {span: version(span) for span in {BLOCK, SPAN}})
-
-
-pack_following = PerPrecision(vector_function(_emit_pack))
+    per_strip(e, words, emit)
 
 
-@helper
-def pack_listed(y, x, x_step, channels, shifts, bits, taps, size, sources, count):
-    """The same from positions whose lanes in the source are listed."""
-    lanes, shift, valid = integers(sources, count), integers(shifts, taps), integers(bits, taps)
-    for c in range(channels):
-        for t in range(taps):
-            row = reals(y + (c * taps + t) * size, count)
-            first = x + c * x_step + shift[t]
-            for i in range(count):
-                if (valid[t] >> i) & 1:
-                    row[i] = reals(first + lanes[i] * itemsize, 1)[0]
-                else:
-                    row[i] = real(0)
-
-
-@helper
-def pack_strip(y, x, words, strip, channels, size):
-    """What a strip reads of some channels through all taps."""
-    if strip[SOURCES] == 0:
-        x += strip[SOURCE] * itemsize
-        pack_following(y, x, words[X_STEP], channels, words[SHIFTS], strip[BITS], words[TAPS], size)
-    else:
-        pack_listed(
-            y, x, words[X_STEP], channels, words[SHIFTS], strip[BITS], words[TAPS], size, strip[SOURCES], strip[COUNT]
-        )
+pack_strip = PerPrecision(vector_function(_emit_pack))
 
 
 # ------------------------------------------------------------------------------------------------------------- products
 @helper
-def multiply_strip(c, c_step, bias, bias_step, gate, add, terms, words, strip, first, panels, buffer):
-    """Adds the share of the channels from ``first`` on to the rows of C in a range of panels, at the positions of one
-    strip. The bias and the ReLU come with the last channels."""
+def prefetch_spans(address, step, count):
+    """Asks for the next span of ``count`` rows, of which the next strip will use two cache lines each: too few for the
+    machine to notice by itself."""
+    for i in range(count):
+        for line in range(SPAN, 2 * SPAN, CACHE_LINE):
+            prefetch(address + i * step + line)
+
+
+@helper
+def multiply_strip(c, bias, gate, add, terms, words, strip, channels, panels, buffer):
+    """Adds the share of a range of channels to the rows of C in a range of panels, at the positions of one strip. The
+    bias, which is (address, step), and the ReLU come with the last channels."""
+    (bias, bias_step), (relu, mask), (first, end) = bias, gate, channels
     count, a0, b0, a1, b1, a2, b2 = terms
-    rows, taps = words[ROWS], words[TAPS]
-    channels = min(words[PER_CHUNK], words[CHANNELS] - first)
-    size = BLOCK if strip[COUNT] * itemsize <= BLOCK else SPAN
+    rows, taps, c_step, x_step = words[ROWS], words[TAPS], words[C_STEP], words[X_STEP]
+    size = strip_bytes(strip)
     room = words[PER_CHUNK] * taps * SPAN
     for term in range(count):
-        x = b0 if term == 0 else b1 if term == 1 else b2
-        pack_strip(buffer + term * room, x + first * words[X_STEP], words, strip, channels, size)
-    last = first + channels == words[CHANNELS]
-    relu, mask = gate
-    length, every = channels * taps, (rows + PANEL - 1) // PANEL
-    low, high = panels
-    row = low * (rows // every) + min(low, rows % every)
-    for index in range(low, high):
-        m = share(every, index, rows)
+        x = (b0 if term == 0 else b1 if term == 1 else b2) + first * x_step
+        pack_strip(buffer + term * room, x, x_step, end - first, words[SHIFTS], strip, taps)
+        prefetch_spans(x + peek(strip + 8 * SOURCE), x_step, end - first)
+    last = end == words[CHANNELS]
+    length, every = (end - first) * taps, (rows + PANEL - 1) // PANEL
+    at = peek(strip + 8 * TARGET) + first_of(every, panels[0], rows) * c_step
+    row = first_of(every, panels[0], rows)
+    for panel in range(panels[0], panels[1]):
+        m = share(every, panel, rows)
         skipped = (first * taps * rows + row * length) * itemsize
+        prefetch_spans(c + at, c_step, m)
+        if mask != 0 and last:
+            prefetch_spans(mask + at, c_step, m)
         strip_panel(
             (m, size),
-            (c + row * c_step, c_step, 1 if first > 0 else add),
-            bias + row * bias_step if last else bias,
-            (relu if last else 0, mask + row * c_step if mask != 0 and last else 0),
+            (c + at, c_step, 1 if first > 0 else add),
+            bias + row * bias_step,
+            (relu if last else 0, mask + at if mask != 0 and last else 0),
             (count, a0 + skipped, buffer, a1 + skipped, buffer + room, a2 + skipped, buffer + 2 * room),
             length,
         )
         row += m
-
-
-@helper
-def scatter_strip(c, c_step, tile, words, strip, mask, add, low, high):
-    """Rows ``low`` … ``high`` of C at listed positions from a tile (row, position)."""
-    lanes = integers(strip[TARGETS], strip[COUNT])
-    for row in range(low, high):
-        values = reals(tile + row * SPAN, strip[COUNT])
-        for i in range(strip[COUNT]):
-            at = row * c_step + lanes[i] * itemsize
-            place, value = reals(c + at, 1), values[i]
-            if mask != 0:
-                value = rectified(value, reals(mask + at, 1)[0], real(0))
-            place[0] = place[0] + value if add else value
+        at += m * c_step
 
 
 @kernel
@@ -236,51 +194,55 @@ def strip_products(c, zeros, bias, bias_step, gate: Pair, add, terms: Terms, tab
     words = integers(table, PRODUCT_WORDS)
     count, a0, b0, a1, b1, a2, b2 = terms
     relu, mask = gate
-    rows, channels, c_step = words[ROWS], words[CHANNELS], words[C_STEP]
+    rows, channels, strips = words[ROWS], words[CHANNELS], words[STRIPS]
     per_group = words[STRIP_PARTS] * words[ROW_PARTS]
     group, rest = unit // per_group, unit % per_group
     strip_part, row_part = rest // words[ROW_PARTS], rest % words[ROW_PARTS]
-    a, b, place = (
-        group * rows * channels * words[TAPS] * itemsize,
-        group * channels * words[X_STEP],
-        group * rows * c_step,
-    )
+    a, b = group * rows * channels * words[TAPS] * itemsize, group * channels * words[X_STEP]
+    place = group * rows * words[C_STEP]
     of_group = (count, a0 + a, b0 + b, a1 + a, b1 + b, a2 + a, b2 + b)
     every = (rows + PANEL - 1) // PANEL
     panels = (every * row_part // words[ROW_PARTS], every * (row_part + 1) // words[ROW_PARTS])
-    low, high = words[STRIPS] * strip_part // words[STRIP_PARTS], words[STRIPS] * (strip_part + 1) // words[STRIP_PARTS]
-    if low == high:
-        return
-    shift = bias + group * rows * bias_step
-    if integers(words[STRIP_TABLE], STRIP_WORDS)[TARGETS] == 0:
-        for first in range(0, channels, words[PER_CHUNK]):
-            is_last = first + words[PER_CHUNK] >= channels
-            for index in range(low, high):
-                strip = integers(words[STRIP_TABLE] + 8 * STRIP_WORDS * index, STRIP_WORDS)
-                at = place + strip[TARGET] * itemsize
-                multiply_strip(
-                    c + at,
-                    c_step,
-                    shift if is_last else zeros,
-                    bias_step if is_last else 0,
-                    (relu, mask + at if mask != 0 else 0),
-                    add,
-                    of_group,
-                    words,
-                    strip,
-                    first,
-                    panels,
-                    buffer,
-                )
-        return
-    tile = buffer + 3 * words[PER_CHUNK] * words[TAPS] * SPAN
-    for index in range(low, high):
-        strip = integers(words[STRIP_TABLE] + 8 * STRIP_WORDS * index, STRIP_WORDS)
-        for first in range(0, channels, words[PER_CHUNK]):
-            multiply_strip(tile, SPAN, zeros, 0, (0, 0), 0, of_group, words, strip, first, panels, buffer)
-        begin = panels[0] * (rows // every) + min(panels[0], rows % every)
-        end = panels[1] * (rows // every) + min(panels[1], rows % every)
-        scatter_strip(c + place, c_step, tile, words, strip, mask + place if mask != 0 else 0, add, begin, end)
+    for first in range(0, channels, words[PER_CHUNK]):
+        end = min(first + words[PER_CHUNK], channels)
+        for index in range(strips * strip_part // words[STRIP_PARTS], strips * (strip_part + 1) // words[STRIP_PARTS]):
+            multiply_strip(
+                c + place,
+                (bias + group * rows * bias_step, bias_step) if end == channels else (zeros, 0),
+                (relu, mask + place if mask != 0 else 0),
+                add,
+                of_group,
+                words,
+                words[STRIP_TABLE] + 8 * STRIP_WORDS * index,
+                (first, end),
+                panels,
+                buffer,
+            )
+
+
+@helper
+def pack_panel(y, w, steps, m, n, taps):
+    """[(channel, tap)][row] of a panel of m rows and n channels; ``taps`` are those of w in the order of the panel,
+    ``steps`` those in w from row to row and from channel to channel."""
+    row_step, channel_step = steps
+    in_order = True
+    for t in range(taps.size):
+        in_order = in_order and taps[t] == t
+    if in_order and row_step == 1:
+        copy_columns(y, w, channel_step * itemsize, m, n)
+    elif in_order and channel_step == taps.size:
+        turn_rows(y, w, row_step * itemsize, m, n * taps.size)
+    elif in_order:
+        for c in range(n):
+            column = y + c * taps.size * m * itemsize
+            turn_rows(column, w + c * channel_step * itemsize, row_step * itemsize, m, taps.size)
+    else:
+        for c in range(n):
+            for t in range(taps.size):
+                target = reals(y + (c * taps.size + t) * m * itemsize, m)
+                source = reals(w + (c * channel_step + taps[t]) * itemsize, row_step * m)
+                for i in range(m):
+                    target[i] = source[i * row_step]
 
 
 @kernel
@@ -291,51 +253,43 @@ def pack_weights(y, w, table, offsets, part, parts):
     words = integers(table, 8)
     groups, rows, channels, taps, per_chunk = words[0], words[1], words[2], words[3], words[4]
     every = (rows + PANEL - 1) // PANEL
-    tap = integers(offsets, taps)
     for index in range(groups * every * part // parts, groups * every * (part + 1) // parts):
         group, panel = index // every, index % every
-        m, row = share(every, panel, rows), panel * (rows // every) + min(panel, rows % every)
+        m, row = share(every, panel, rows), first_of(every, panel, rows)
         source = w + (group * words[5] + row * words[6]) * itemsize
         for first in range(0, channels, per_chunk):
             n = min(per_chunk, channels - first)
             place = y + (group * rows * channels * taps + first * taps * rows + row * n * taps) * itemsize
-            for c in range(n):
-                for t in range(taps):
-                    target = reals(place + (c * taps + t) * m * itemsize, m)
-                    from_w = reals(source + ((first + c) * words[7] + tap[t]) * itemsize, words[6] * m)
-                    for i in range(m):
-                        target[i] = from_w[i * words[6]]
+            at = source + first * words[7] * itemsize
+            pack_panel(place, at, (words[6], words[7]), m, n, integers(offsets, taps))
 
 
 # ------------------------------------------------------------------------------------------------- gradients of weights
 # The words of the table of a weight gradient.
-GRADIENT_WORDS = 13
+GRADIENT_WORDS = 11
 (
     OUTPUTS,  # rows of g in a group
     INPUTS,  # channels of the source in a group
     G_TAPS,
-    G_GROUPS,
     CHUNKS,  # of positions
     LANE_PARTS,  # units are groups × parts of the chunks × parts of the panels
     PANEL_PARTS,
     G_STEP,  # bytes from row to row of g
     LANES,  # of the source
     SEGMENT_TABLE,  # address: for each chunk and tap, the address of its first segment, and the end of the last
-    COLUMN_STEP,  # lanes of the source from one position of a segment to the next
     D_STEP,  # numbers from row to row of D; taps follow each other
     D_PART,  # numbers from the sums of one part of the chunks to those of the next
 ) = range(GRADIENT_WORDS)
 
 
-def _emit_turned(e: VectorBuilder, shape, c, zeros, terms, segments, steps) -> None:
+def _emit_turned(e: VectorBuilder, shape, c, zeros, terms, segments, g_step) -> None:
     """One version for each number of rows and bytes of lanes; a segment is (position, lane of the source, length)."""
     rows, size = shape
-    g_step, step = steps
 
     def version(m: int, span: int):
         def emit() -> None:
-            known = (g_step, const(e.size), e.b.mul(step, const(span)))
-            sums = panel_sums(e, m, range(0, span, VECTOR), terms, segments, known, span)
+            steps = (g_step, const(e.size), const(span))
+            sums = panel_sums(e, m, range(0, span, VECTOR), terms, segments, steps, span)
             store_panel(e, sums, m, span, c, zeros, (const(0), const(0)))
 
         return emit
@@ -343,7 +297,7 @@ def _emit_turned(e: VectorBuilder, shape, c, zeros, terms, segments, steps) -> N
     e.switch(e.at(rows, size), {m + span: version(m, span) for m in range(1, PANEL + 1) for span in {BLOCK, SPAN}})
 
 
-turned_panel = PerPrecision(vector_function(_emit_turned, shape=2, c=3, terms=TERMS, segments=2, steps=2))
+turned_panel = PerPrecision(vector_function(_emit_turned, shape=2, c=3, terms=TERMS, segments=2))
 
 
 @helper
@@ -374,7 +328,7 @@ def strip_weight_gradient(d, zeros, terms: Terms, table, unit):
     place = d + (part * words[D_PART] + group * rows * words[D_STEP]) * itemsize
     for chunk in range(low, high):
         for panel in range(every * row_part // words[PANEL_PARTS], every * (row_part + 1) // words[PANEL_PARTS]):
-            m, row = share(every, panel, rows), panel * (rows // every) + min(panel, rows % every)
+            m, row = share(every, panel, rows), first_of(every, panel, rows)
             g = (group * rows + row) * words[G_STEP]
             for block in range(blocks):
                 size = block_bytes(channels, block)
@@ -389,7 +343,7 @@ def strip_weight_gradient(d, zeros, terms: Terms, table, unit):
                         zeros,
                         (count, g0 + g, x0 + x, g1 + g, x1 + x, g2 + g, x2 + x),
                         (first, (peek(bounds + 8) - first) // SEGMENT),
-                        (words[G_STEP], words[COLUMN_STEP]),
+                        words[G_STEP],
                     )
 
 
@@ -426,13 +380,13 @@ def turn(y, x, x_step, index, groups, channels, lanes, part, parts):
 
 
 @kernel
-def unfold(y, x, x_step, channels, taps, positions, table, segments, chunks, step, part, parts):
+def unfold(y, x, x_step, channels, taps, positions, segments, per_chunk, chunks, part, parts):
     """A map of few channels turned into (position, (channel, tap)), which makes one tap of all: for the chunks of
-    positions in slice ``part`` of ``parts``. ``table`` has the lanes of a chunk."""
+    ``per_chunk`` positions in slice ``part`` of ``parts``."""
     columns = channels * taps
     blocks = turned_blocks(columns)
     for chunk in range(chunks * part // parts, chunks * (part + 1) // parts):
-        low, high = chunk * table, min(positions, (chunk + 1) * table)
+        low, high = chunk * per_chunk, min(positions, (chunk + 1) * per_chunk)
         for block in range(blocks):
             size = block_bytes(columns, block)
             clear(reals(y + block * SPAN * positions + low * size, (high - low) * size // itemsize))
@@ -447,7 +401,7 @@ def unfold(y, x, x_step, channels, taps, positions, table, segments, chunks, ste
                     target = y + block * SPAN * positions + position * size + column * itemsize - block * SPAN
                     source = x + c * x_step + lane * itemsize
                     for i in range(length):
-                        reals(target + i * size, 1)[0] = reals(source + i * step * itemsize, 1)[0]
+                        reals(target + i * size, 1)[0] = reals(source + i * itemsize, 1)[0]
 
 
 @loop

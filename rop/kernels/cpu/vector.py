@@ -147,6 +147,19 @@ class VectorBuilder:
         )
         return self.b.call(function, [place, ir.Constant(I32, self.size), lanes, self.number(0)])
 
+    def gather(self, address: Value, offsets: Value, lanes: Value) -> Value:
+        """A vector from places at the given offsets, in bytes, of which only the chosen lanes are loaded; the others
+        are zero."""
+        first = self.b.insert_element(ir.Constant(offsets.type, ir.Undefined), address, ir.Constant(I32, 0))
+        addresses = self.b.add(self.shuffle(first, first, [0] * self.lanes), offsets)
+        places = self.b.inttoptr(addresses, ir.VectorType(self.scalar.as_pointer(), self.lanes))
+        function = self._function(
+            f"llvm.masked.gather.{self.suffix}.v{self.lanes}p0",
+            self.vector,
+            [places.type, I32, lanes.type, self.vector],
+        )
+        return self.b.call(function, [places, ir.Constant(I32, self.size), lanes, self.number(0)])
+
     def store_some(self, value: Value, address: Value, lanes: Value) -> None:
         place = self.b.inttoptr(address, self.vector.as_pointer())
         function = self._function(
@@ -184,6 +197,19 @@ class VectorBuilder:
 
     def shuffle(self, a: Value, b: Value, order: list[int]) -> Value:
         return self.b.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(order)), order))
+
+    def transposed(self, rows: list[Value]) -> list[Value]:
+        """As many vectors as a vector has lanes, transposed: ever larger off-diagonal blocks are swapped."""
+        rows, n, width = list(rows), self.lanes, 1
+        while width < n:
+            upper = [lane if not lane & width else n + lane - width for lane in range(n)]
+            lower = [lane + width if not lane & width else n + lane for lane in range(n)]
+            for i in range(n):
+                if not i & width:
+                    a, b = rows[i], rows[i + width]
+                    rows[i], rows[i + width] = self.shuffle(a, b, upper), self.shuffle(a, b, lower)
+            width *= 2
+        return rows
 
     # ------------------------------------------------------------------------------------------- control
     def loop(

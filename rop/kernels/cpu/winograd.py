@@ -21,13 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rop.kernels.compile import Pair, PerPrecision, Terms, helper, itemsize, kernel, real
-from rop.kernels.cpu.gemm import PANEL, SPAN, share
-from rop.kernels.cpu.memory import integers, reals
-from rop.kernels.cpu.strips import lanes_of_bits, strip_panel
+from rop.kernels.compile import Pair, PerPrecision, Terms, helper, itemsize, kernel
+from rop.kernels.cpu.gemm import PANEL, SPAN, first_of, share
+from rop.kernels.cpu.memory import integers
+from rop.kernels.cpu.packing import panel_columns, row_masks, store_column
+from rop.kernels.cpu.reads import lanes_of_bits
+from rop.kernels.cpu.strips import strip_panel
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, vector_function
 
-POINTS = 16
+POINTS, TAPS = 16, 9
 SUMS_STEP = POINTS * SPAN + BLOCK  # bytes from row to row of the sums: not a power of two, which would share cache sets
 
 # The words of a product's table, …
@@ -225,7 +227,7 @@ def multiply_tiles(c, zeros, bias, gate, terms, words, strip, panels, buffer):
         for term in range(count):
             x = (b0 if term == 0 else b1 if term == 1 else b2) + first * words[X_STEP]
             spread_strip(buffer + term * room, (point_step, size), x, words, runs, length, zeros)
-        begin = low * (rows // every) + min(low, rows % every)
+        begin = first_of(every, low, rows)
         row = begin
         for index in range(low, high):
             m = share(every, index, rows)
@@ -261,34 +263,60 @@ def winograd_products(c, zeros, bias, bias_step, gate: Pair, add, terms: Terms, 
 
 
 # ------------------------------------------------------------------------------------------------------------- weights
-@helper
-def spread_three(a, b, c):
-    """G (a, b, c)."""
-    half = real(0.5)
-    outer = a + c
-    return a, half * (outer + b), half * (outer - b), c
+def _emit_pack_points(e: VectorBuilder, y, point_step, w, steps, rows, channels, backwards) -> None:
+    """[point][channel][row] of G w Gᵀ, for one panel; ``steps`` are the bytes in w from row to row and from channel to
+    channel. With ``backwards`` the taps come in reverse."""
+    row_step, channel_step = steps
+    masks, column_bytes = row_masks(e, rows), e.b.mul(rows, const(e.size))
+    reverse = e.b.icmp_signed("!=", backwards, const(0))
+    half = e.number(0.5)
+
+    def spread_three(a: Value, b: Value, c: Value) -> list[Value]:
+        """G (a, b, c)."""
+        outer = e.b.fadd(a, c)
+        return [a, e.b.fmul(half, e.b.fadd(outer, b)), e.b.fmul(half, e.b.fsub(outer, b)), c]
+
+    def channel(c, carried):
+        source, target = carried
+        taps: list[list[Value]] = []
+        for first in range(0, TAPS, e.lanes):
+            some = panel_columns(e, e.at(source, first * e.size), row_step, rows, e.first_lanes(const(TAPS - first)))
+            taps += some[: TAPS - first]
+        points: list[list[Value]] = [[] for _ in range(POINTS)]
+        for vectors in zip(*taps, strict=True):
+            g = [e.b.select(reverse, vectors[TAPS - 1 - t], vectors[t]) for t in range(TAPS)]
+            columns = [spread_three(*g[column::3]) for column in range(3)]
+            for line in range(4):
+                for column, value in enumerate(spread_three(*(three[line] for three in columns))):
+                    points[4 * line + column].append(value)
+        for point, vectors_of_point in enumerate(points):
+            store_column(e, vectors_of_point, e.at(target, e.b.mul(point_step, const(point))), masks)
+        return [e.at(source, channel_step), e.at(target, column_bytes)]
+
+    e.loop(channels, [w, y], channel)
+
+
+pack_panel_points = PerPrecision(vector_function(_emit_pack_points, steps=2))
 
 
 @kernel
-def pack_points(y, w, table, offsets, part, parts):
+def pack_points(y, w, table, backwards, part, parts):
     """Panels [chunk][panel][point][channel][row in the panel] of G w Gᵀ; ``table`` has the numbers of rows and
-    channels, the channels of a chunk, and the steps in w from row to row and from channel to channel; ``offsets`` those
-    of the nine taps."""
-    words, tap = integers(table, 5), integers(offsets, 9)
+    channels, the channels of a chunk, and the steps in w from row to row and from channel to channel. ``backwards`` is
+    1 if the nine taps come in reverse."""
+    words = integers(table, 5)
     rows, channels, per_chunk, row_step, channel_step = words[0], words[1], words[2], words[3], words[4]
     every = (rows + PANEL - 1) // PANEL
     for panel in range(every * part // parts, every * (part + 1) // parts):
-        m, row = share(every, panel, rows), panel * (rows // every) + min(panel, rows % every)
+        m, row = share(every, panel, rows), first_of(every, panel, rows)
         for first in range(0, channels, per_chunk):
             n = min(per_chunk, channels - first)
-            target = reals(y + POINTS * (first * rows + row * n) * itemsize, POINTS * n * m)
-            for c in range(n):
-                for i in range(m):
-                    g = reals(w + ((row + i) * row_step + (first + c) * channel_step) * itemsize, 9)
-                    left = spread_three(g[tap[0]], g[tap[3]], g[tap[6]])
-                    middle = spread_three(g[tap[1]], g[tap[4]], g[tap[7]])
-                    right = spread_three(g[tap[2]], g[tap[5]], g[tap[8]])
-                    for k in range(4):
-                        u = spread_three(left[k], middle[k], right[k])
-                        for l in range(4):
-                            target[((4 * k + l) * n + c) * m + i] = u[l]
+            pack_panel_points(
+                y + POINTS * (first * rows + row * n) * itemsize,
+                n * m * itemsize,
+                w + (row * row_step + first * channel_step) * itemsize,
+                (row_step * itemsize, channel_step * itemsize),
+                m,
+                n,
+                backwards,
+            )

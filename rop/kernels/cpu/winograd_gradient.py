@@ -10,9 +10,10 @@ channels at any tile. Tiles are taken in chunks, whose factors stay in the cache
 from __future__ import annotations
 
 from rop.kernels.compile import PerPrecision, Terms, helper, itemsize, kernel
-from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, share
+from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, first_of, share
 from rop.kernels.cpu.memory import integers, reals
-from rop.kernels.cpu.strips import lanes_of_bits, turned_panel
+from rop.kernels.cpu.reads import lanes_of_bits
+from rop.kernels.cpu.strips import turned_panel
 from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, vector_function
 from rop.kernels.cpu.winograd import (
     FIRST,
@@ -20,13 +21,13 @@ from rop.kernels.cpu.winograd import (
     MINE,
     POINTS,
     RUN_WORDS,
+    TAPS,
     TARGET,
     UPPER,
     per_shape,
     spread_four,
 )
 
-TAPS = 9
 # The words of the table of a weight gradient.
 GRADIENT_WORDS = 17
 (
@@ -176,7 +177,7 @@ def multiply_chunk(d, zeros, buffer, words, segment, panels, rows, blocks, add):
                     zeros,
                     (1, g, x, g, x, g, x),
                     (segment, 1),
-                    (row_bytes, 1),
+                    row_bytes,
                 )
                 row += m
 
@@ -193,10 +194,7 @@ def gradient_points(d, zeros, terms: Terms, table, buffer, unit):
     outputs = words[OUTPUTS]
     every = (outputs + PANEL - 1) // PANEL
     low, high = every * row_part // words[PANEL_PARTS], every * (row_part + 1) // words[PANEL_PARTS]
-    rows = (
-        low * (outputs // every) + min(low, outputs % every),
-        high * (outputs // every) + min(high, outputs % every),
-    )
+    rows = (first_of(every, low, outputs), first_of(every, high, outputs))
     blocks = (
         words[BLOCKS] * block_part // words[BLOCK_PARTS],
         words[BLOCKS] * (block_part + 1) // words[BLOCK_PARTS],

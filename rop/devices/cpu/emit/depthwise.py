@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
 from rop.devices.cpu.emit.base import sum_of
-from rop.devices.cpu.emit.strips import (
-    LANES_PER_CHUNK,
-    EmitConvStrips,
-    GradientOfWeights,
-    PackedProduct,
-    Reads,
-    backward_reads,
-    segment_table,
-    strip_table,
-)
+from rop.devices.cpu.emit.reads import PhasedMap, Reads, reads_words
+from rop.devices.cpu.emit.strips import EmitConvStrips, GradientOfWeights, PackedProduct
 from rop.devices.cpu.memory import Layout
-from rop.kernels.cpu import depthwise, strips
+from rop.kernels.cpu import depthwise
 from rop.lowering.bilinear import ConvProducts
-from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
+from rop.lowering.values import ORDERS, cauchy_pairs
 
 
 def is_depthwise(operation: ConvProducts) -> bool:
@@ -29,19 +21,19 @@ def is_depthwise(operation: ConvProducts) -> bool:
     return operation.groups == operation.inputs == operation.rows and operation.groups > 1
 
 
+@dataclass
 class DepthwiseProduct:
     """A product of maps with depthwise weights, with the interface of ``Product``."""
 
-    def __init__(self, layout: Layout, operation: ConvProducts, reads: Reads, c: Buffer, x: Buffer):
-        self.layout, self.operation, self.reads, self.c = layout, operation, reads, c
-        table, count = strip_table(layout, reads)
-        words = np.zeros(strips.PRODUCT_WORDS, np.int64)
-        words[strips.GROUPS], words[strips.CHANNELS] = operation.groups, operation.geometry.taps
-        words[strips.TAPS], words[strips.STRIPS], words[strips.STRIP_TABLE] = reads.taps.size, count, table
-        words[strips.C_STEP], words[strips.X_STEP] = layout.row_size(c), layout.row_size(x)
-        words[strips.SHIFTS] = layout.tables.put(reads.shifts * layout.itemsize)
-        self.words = layout.tables.put(words)
-        self.offsets = layout.tables.put(reads.taps * layout.itemsize)
+    layout: Layout
+    operation: ConvProducts
+    reads: Reads
+    c_step: int  # bytes from channel to channel of C and of the source
+    x_step: int
+
+    def __post_init__(self) -> None:
+        self.table = self.layout.tables.put(reads_words(self.layout, self.reads, self.c_step, self.x_step))
+        self.offsets = self.layout.tables.put(self.reads.taps * self.layout.itemsize)
 
     def weights(self, j: int, direction: int) -> Ref:
         """Order j of the weights."""
@@ -54,11 +46,13 @@ class DepthwiseProduct:
         """The instruction: operands beside the tables."""
         code.rows(
             depthwise.depthwise_products,
-            self.c.rows,
-            self.layout.row_size(self.c),
+            self.operation.rows,
+            self.c_step,
             terms=terms,
-            table=self.words,
+            table=self.table,
             offsets=self.offsets,
+            weight_step=self.operation.geometry.taps * self.layout.itemsize,
+            channels=self.operation.rows,
             **operands,
         )
 
@@ -66,30 +60,26 @@ class DepthwiseProduct:
 class DepthwiseWeightGradient:
     """Σ_j δ_j x_{k−j} over all positions, tap by tap, straight into the parameters' gradient."""
 
-    def __init__(self, layout: Layout, operation: ConvProducts, reads: Reads):
-        self.layout, self.operation, self.reads = layout, operation, reads
-        self.step = operation.geometry.stride[1]
-
-    @cached_property
-    def _segments(self) -> int:
-        return segment_table(self.layout, self.reads, self.step)
+    def __init__(self, layout: Layout, operation: ConvProducts, source: PhasedMap, reads: Reads):
+        self.layout, self.operation, self.source = layout, operation, source
+        self.table = layout.tables.put(reads_words(layout, reads, layout.row_size(operation.delta), source.row_size))
+        totals = operation.rows * operation.geometry.taps * np.dtype(np.float64).itemsize
+        layout.need_room("strips", totals // layout.itemsize)
 
     def emit(self, code: Code, k: int) -> None:
         """The instruction."""
-        op, layout, x = self.operation, self.layout, self.operation.source
-        terms = [(layout.rows(op.delta, j), layout.rows(x.buffer, i)) for j, i in cauchy_pairs(k, ORDERS, x.levels)]
+        op, layout = self.operation, self.layout
+        pairs = cauchy_pairs(k, ORDERS, op.source.levels)
+        where = {i: self.source.order(code, i) for i in sorted({i for _, i in pairs})}
         code.rows(
             depthwise.depthwise_weight_gradient,
             op.rows,
             layout.row_size(op.delta),
             d=code.out.plus(op.weight_at * layout.itemsize),
-            terms=sum_of(terms),
-            g_extent=layout.extent(op.y),
-            x_step=layout.row_size(x.buffer),
-            segments=self._segments,
-            chunks=-(-self.reads.positions.size // LANES_PER_CHUNK),
-            taps=op.geometry.taps,
-            step=self.step,
+            terms=sum_of([(layout.rows(op.delta, j), where[i]) for j, i in pairs]),
+            table=self.table,
+            totals=Ref("strips", 0, 0),
+            channels=op.rows,
             add=int(op.adds_weight),
         )
 
@@ -97,14 +87,15 @@ class DepthwiseWeightGradient:
 class EmitDepthwise(EmitConvStrips):
     """Depthwise Conv2d on pixel lanes."""
 
+    def _product(self, reads: Reads, c_step: int, x_step: int) -> PackedProduct:
+        return DepthwiseProduct(self.layout, self.operation, reads, c_step, x_step)
+
     def make_forward(self) -> PackedProduct:
-        op = self.operation
-        return DepthwiseProduct(self.layout, op, self.reads, op.y.buffer, op.source.buffer)
+        return self._product(self.reads, self.layout.row_size(self.operation.y.buffer), self.source.row_size)
 
     def make_backward(self) -> list[PackedProduct]:
-        op, layout = self.operation, self.layout
-        phases = backward_reads(op.geometry, layout.images)
-        return [DepthwiseProduct(layout, op, reads, op.source.buffer, op.y.buffer) for reads in phases]
+        steps = self.source.row_size, self.layout.row_size(self.operation.y.buffer)
+        return [self._product(phase, *steps) for phase in self.source.phases.backward()]
 
     def make_weight_gradient(self) -> GradientOfWeights:
-        return DepthwiseWeightGradient(self.layout, self.operation, self.reads)
+        return DepthwiseWeightGradient(self.layout, self.operation, self.source, self.reads)

@@ -37,8 +37,6 @@ class EmitWindows(Emitter):
     """What max and average pooling share: tables of windows, one entry per (output pixel, input pixel)."""
 
     operation: Windows
-    empty: float  # the word of an entry, on pixel lanes, that counts for nothing
-    repeats = False  # whether entries of output pixels may be repeated instead
 
     @property
     def on_lanes(self) -> bool:
@@ -53,44 +51,6 @@ class EmitWindows(Emitter):
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Input pixel, output pixel and second word of each entry."""
         raise NotImplementedError
-
-    def _windows(
-        self, owner: np.ndarray, member: np.ndarray, word: np.ndarray, of: Value, to: Value, repeats: bool = False
-    ) -> tuple[int, ...]:
-        """The operand of windows on pixel lanes: those of one image by owner, repeated for all images. A window with
-        fewer entries than others repeats its first one, with a word that counts for nothing unless ``repeats``."""
-        pixels, others = of.buffer.pixels, to.buffer.pixels
-        order = np.argsort(owner, kind="stable")
-        owner, member, word = owner[order], member[order], word[order]
-        counts = np.bincount(owner, minlength=pixels)
-        entry = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        entries = int(counts.max(initial=1))
-        lanes, words = np.zeros((entries, pixels), np.int64), np.full((entries, pixels), self.empty, self.layout.dtype)
-        first = entry == 0
-        lanes[:, owner[first]] = member[first]
-        if repeats:
-            words[:, owner[first]] = word[first]
-        lanes[entry, owner], words[entry, owner] = member, word
-        images = np.arange(self.layout.images)[:, None]
-        everywhere = (lanes[:, None] + images * others).reshape(entries, -1)
-        tables = self.layout.tables
-        return entries, tables.put(everywhere), tables.put_reals(np.tile(words, self.layout.images))
-
-    @cached_property
-    def windows_by_output(self) -> tuple[int, ...]:
-        """The windows of output pixels, on pixel lanes."""
-        pixel_in, pixel_out, word = self.window_entries()
-        return self._windows(pixel_out, pixel_in, word, self.operation.y, self.operation.x[0], self.repeats)
-
-    @cached_property
-    def windows_by_input(self) -> tuple[int, ...]:
-        """The windows of input pixels, on pixel lanes."""
-        pixel_in, pixel_out, word = self.window_entries()
-        return self._windows(pixel_in, pixel_out, word, self.operation.x[0], self.operation.y)
-
-    def window_entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Input pixel, output pixel and what a kernel on pixel lanes reads of each entry."""
-        return self.entries()
 
     @cached_property
     def by_output(self) -> int:
@@ -113,10 +73,38 @@ class EmitAveragePool(EmitWindows):
     """Average pooling: the same weighted sums at every order. The second word of an entry has the bits of a weight."""
 
     operation: AveragePool
-    empty = 0.0
 
-    def window_entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self.operation.shares()
+    def _windows(
+        self, owner: np.ndarray, member: np.ndarray, share: np.ndarray, of: Value, to: Value
+    ) -> tuple[int, ...]:
+        """The operand of windows on pixel lanes: those of one image by owner, repeated for all images. A window with
+        fewer entries than others has shares of zero."""
+        pixels, others = of.buffer.pixels, to.buffer.pixels
+        order = np.argsort(owner, kind="stable")
+        owner, member, share = owner[order], member[order], share[order]
+        counts = np.bincount(owner, minlength=pixels)
+        entry = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        entries = int(counts.max(initial=1))
+        lanes, shares = np.zeros((entries, pixels), np.int64), np.zeros((entries, pixels), self.layout.dtype)
+        first = entry == 0
+        lanes[:, owner[first]] = member[first]
+        lanes[entry, owner], shares[entry, owner] = member, share
+        images = np.arange(self.layout.images)[:, None]
+        everywhere = (lanes[:, None] + images * others).reshape(entries, -1)
+        tables = self.layout.tables
+        return entries, tables.put(everywhere), tables.put_reals(np.tile(shares, self.layout.images))
+
+    @cached_property
+    def windows_by_output(self) -> tuple[int, ...]:
+        """The windows of output pixels, on pixel lanes."""
+        pixel_in, pixel_out, share = self.operation.shares()
+        return self._windows(pixel_out, pixel_in, share, self.operation.y, self.operation.x[0])
+
+    @cached_property
+    def windows_by_input(self) -> tuple[int, ...]:
+        """The windows of input pixels, on pixel lanes."""
+        pixel_in, pixel_out, share = self.operation.shares()
+        return self._windows(pixel_in, pixel_out, share, self.operation.x[0], self.operation.y)
 
     def entries(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         pixel_in, pixel_out, share = self.operation.shares()

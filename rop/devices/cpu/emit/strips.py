@@ -14,118 +14,21 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
 from rop.devices.cpu.emit.base import SLICES, Emitter, sum_of
+from rop.devices.cpu.emit.reads import LANES_PER_CHUNK, PhasedMap, Reads, reads_words, segment_table
 from rop.devices.cpu.memory import ZEROS, Layout
-from rop.kernels.cpu import strips
+from rop.kernels.cpu import reads, strips
 from rop.kernels.cpu.gemm import PANEL, SPAN
 from rop.kernels.cpu.vector import BLOCK
 from rop.lowering.bilinear import WEIGHT_ORDERS, ConvProducts
-from rop.lowering.geometry import Geometry
 from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
 
 CHUNK_ROWS = 288  # packed rows at a time: with the panels of weights that meet them they stay in the cache
 PARTS = 16  # into so many parts strips are divided, …
 LEAST_UNITS = 8  # … and panels of rows if there are fewer strips than this
-LANES_PER_CHUNK = 256  # positions of a weight gradient that are summed in registers
 LANES_PER_PART = 1024  # positions of which a weight gradient has sums of its own, …
 FEW_WEIGHTS = 1 << 18  # … if it has at most this many weights
 FEW_CHANNELS = 8  # fewer than these are unfolded, because a block of channels would be mostly empty
 UNIT = Ref("number", 0, 1)
-
-
-@dataclass(frozen=True)
-class Reads:
-    """What positions read of a map through taps: the lane through no shift (positions,), the shift of each tap in lanes
-    (taps,), and whether a pixel is there (positions, taps). ``taps`` are their numbers in the kernel."""
-
-    positions: np.ndarray  # (positions,) lanes of C
-    lanes: np.ndarray
-    taps: np.ndarray
-    shifts: np.ndarray
-    valid: np.ndarray
-
-
-def _pixels(image: tuple[int, ...], images: int) -> tuple[np.ndarray, ...]:
-    """Sample, row and column of every lane of a map."""
-    return tuple(axis.ravel() for axis in np.indices((images, *image)))
-
-
-def forward_reads(geometry: Geometry, images: int) -> Reads:
-    """What each output pixel reads of the input."""
-    sample, row, column = _pixels(geometry.output, images)
-    height, width = geometry.image
-    a, b = np.divmod(np.arange(geometry.taps), geometry.kernel[1])
-    down = a * geometry.dilation[0] - geometry.padding[0]
-    right = b * geometry.dilation[1] - geometry.padding[1]
-    row, column = row * geometry.stride[0], column * geometry.stride[1]
-    inside = _inside(row[:, None] + down, height) & _inside(column[:, None] + right, width)
-    lanes = (sample * height + row) * width + column
-    return Reads(np.arange(sample.size), lanes, np.arange(geometry.taps), down * width + right, inside)
-
-
-def backward_reads(geometry: Geometry, images: int) -> list[Reads]:
-    """What the input pixels read of the output gradient, for each phase of the stride: its pixels share their taps."""
-    (height, width), strides = geometry.output, geometry.stride
-    sample, row, column = _pixels(geometry.image, images)
-    a, b = np.divmod(np.arange(geometry.taps), geometry.kernel[1])
-    result = []
-    for phase in np.ndindex(strides):
-        mine = (row % strides[0] == phase[0]) & (column % strides[1] == phase[1])
-        down = phase[0] + geometry.padding[0] - a * geometry.dilation[0]
-        right = phase[1] + geometry.padding[1] - b * geometry.dilation[1]
-        taps = np.flatnonzero((down % strides[0] == 0) & (right % strides[1] == 0))
-        down, right = down[taps] // strides[0], right[taps] // strides[1]
-        r, c = row[mine] // strides[0], column[mine] // strides[1]
-        inside = _inside(r[:, None] + down, height) & _inside(c[:, None] + right, width)
-        lanes = (sample[mine] * height + r) * width + c
-        if lanes.size:
-            result.append(Reads(np.flatnonzero(mine), lanes, taps, down * width + right, inside))
-    return result
-
-
-def _inside(index: np.ndarray, size: int) -> np.ndarray:
-    return (index >= 0) & (index < size)
-
-
-def strip_table(layout: Layout, reads: Reads) -> tuple[int, int]:
-    """Address and number of the strips of some positions."""
-    width, count = SPAN // layout.itemsize, reads.positions.size
-    following = bool((np.diff(reads.positions) == 1).all())
-    weights = np.left_shift(np.int64(1), np.arange(width, dtype=np.int64))
-    records = []
-    for first in range(0, count, width):
-        part = slice(first, min(first + width, count))
-        lanes, positions = reads.lanes[part], reads.positions[part]
-        bits = (reads.valid[part] * weights[: lanes.size, None]).sum(0, dtype=np.int64)
-        in_a_row = bool((np.diff(lanes) == 1).all())
-        records.append(
-            [
-                lanes.size,
-                positions[0] if following else 0,
-                0 if following else layout.tables.put(positions),
-                lanes[0] if in_a_row else 0,
-                0 if in_a_row else layout.tables.put(lanes),
-                layout.tables.put(bits),
-            ]
-        )
-    return layout.tables.put(records), len(records)
-
-
-def segment_table(layout: Layout, reads: Reads, step: int) -> int:
-    """The address of a table by chunk of positions and tap: runs (position, lane of the source, length)."""
-    count, taps = reads.positions.size, reads.taps.size
-    runs, owners = [], []
-    for tap in range(taps):
-        positions = np.flatnonzero(reads.valid[:, tap])
-        lanes = reads.lanes[positions] + reads.shifts[tap]
-        starts = np.ones(positions.size, bool)
-        starts[1:] = (np.diff(positions) != 1) | (np.diff(lanes) != step) | (positions[1:] % LANES_PER_CHUNK == 0)
-        first = np.flatnonzero(starts)
-        lengths = np.diff(first, append=positions.size)
-        runs.append(np.stack([positions[first], lanes[first], lengths], axis=1))
-        owners.append(positions[first] // LANES_PER_CHUNK * taps + tap)
-    rows, owner = np.concatenate(runs), np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
-    return layout.tables.bounded(rows[order], owner[order], -(-count // LANES_PER_CHUNK) * taps)
 
 
 def parts_of(pieces: int, most: int) -> int:
@@ -168,8 +71,8 @@ class Product:
     groups: int
     rows: int  # of a group, of C and of the source
     channels: int
-    c: Buffer
-    x: Buffer
+    c_step: int  # bytes from row to row of C and of the source
+    x_step: int
     steps: tuple[int, int, int]  # in the weights: from group to group, row to row and channel to channel
 
     def __post_init__(self) -> None:
@@ -177,26 +80,21 @@ class Product:
         chunks = -(-self.channels // max(1, CHUNK_ROWS // max(taps, 1)))
         self.per_chunk = -(-self.channels // chunks)
         self.at = layout.reserve("panels", self.groups * self.rows * self.channels * taps)
-        self.table, self.count = strip_table(layout, self.reads)
-        self.strip_parts = parts_of(self.count, PARTS)
+        self.table = reads_words(layout, self.reads, self.c_step, self.x_step, strips.PRODUCT_WORDS)
+        self.strip_parts = parts_of(int(self.table[reads.STRIPS]), PARTS)
         panels = -(-self.rows // PANEL)
         self.row_parts = parts_of(panels, -(-LEAST_UNITS // (self.strip_parts * self.groups)))
         self.units = self.groups * self.strip_parts * self.row_parts
-        self.buffer_step = (len(ORDERS) * self.per_chunk * taps + self.rows) * SPAN
+        self.buffer_step = max(1, len(WEIGHT_ORDERS) * self.per_chunk * taps) * SPAN
         layout.need_room("strips", self.units * self.buffer_step // layout.itemsize)
         self.words = self._words()
 
     def _words(self) -> int:
-        layout, words = self.layout, np.zeros(strips.PRODUCT_WORDS, np.int64)
-        words[strips.ROWS], words[strips.CHANNELS] = self.rows, self.channels
-        words[strips.TAPS], words[strips.PER_CHUNK] = self.reads.taps.size, self.per_chunk
-        words[strips.STRIPS], words[strips.STRIP_TABLE] = self.count, self.table
+        words = self.table
+        words[strips.ROWS], words[strips.CHANNELS], words[strips.PER_CHUNK] = self.rows, self.channels, self.per_chunk
         words[strips.STRIP_PARTS], words[strips.ROW_PARTS] = self.strip_parts, self.row_parts
         words[strips.GROUPS] = self.groups
-        words[strips.C_STEP], words[strips.X_STEP] = layout.row_size(self.c), layout.row_size(self.x)
-        words[strips.SHIFTS] = layout.tables.put(self.reads.shifts * layout.itemsize)
-        words[strips.BUFFER_STEP] = self.buffer_step
-        return layout.tables.put(words)
+        return self.layout.tables.put(words)
 
     def weights(self, j: int, direction: int) -> Ref:
         """Order j of the packed weights."""
@@ -238,7 +136,9 @@ class EmitConvStrips(Emitter):
     operation: ConvProducts
 
     def reserve(self) -> None:
-        self.reads = forward_reads(self.operation.geometry, self.layout.images)
+        op = self.operation
+        self.source = PhasedMap(self.layout, op.source, op.geometry)
+        self.reads = self.source.phases.forward()
         self.forward_product = self.make_forward()
         self.backward_products: list[PackedProduct] = []
         if not self.plan.gradients:
@@ -256,8 +156,8 @@ class EmitConvStrips(Emitter):
             op.groups,
             op.group_rows,
             op.group_inputs,
-            op.y.buffer,
-            op.source.buffer,
+            self.layout.row_size(op.y.buffer),
+            self.source.row_size,
             (op.group_rows * op.fan, op.fan, taps),
         )
 
@@ -267,20 +167,20 @@ class EmitConvStrips(Emitter):
         return [
             Product(
                 self.layout,
-                reads,
+                phase,
                 op.groups,
                 op.group_inputs,
                 op.group_rows,
-                op.source.buffer,
-                op.y.buffer,
+                self.source.row_size,
+                self.layout.row_size(op.y.buffer),
                 (op.group_rows * op.fan, taps, op.fan),
             )
-            for reads in backward_reads(op.geometry, self.layout.images)
+            for phase in self.source.phases.backward()
         ]
 
     def make_weight_gradient(self) -> GradientOfWeights:
         """dW = δ xᵀ."""
-        return WeightGradient(self.layout, self.operation, self.reads)
+        return WeightGradient(self.layout, self.operation, self.source, self.reads)
 
     def prepare(self, code: Code, k: int, direction: int) -> None:
         if k in WEIGHT_ORDERS:
@@ -289,13 +189,13 @@ class EmitConvStrips(Emitter):
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         """y_k = Σ_j W_j x_{k−j} + b_k."""
-        op, layout, x = self.operation, self.layout, self.operation.source
+        op, layout = self.operation, self.layout
         if k not in op.y.levels:
             return
         has_bias = op.bias_at is not None and k in WEIGHT_ORDERS
         terms = [
-            (self.forward_product.weights(j, direction), layout.rows(x.buffer, i))
-            for j, i in cauchy_pairs(k, WEIGHT_ORDERS, x.levels)
+            (self.forward_product.weights(j, direction), self.source.order(code, i))
+            for j, i in cauchy_pairs(k, WEIGHT_ORDERS, op.source.levels)
         ]
         self.forward_product.emit(
             code,
@@ -330,8 +230,8 @@ class EmitConvStrips(Emitter):
 
     def _input_gradient(self, code: Code, k: int, direction: int, h: Buffer) -> None:
         """h_k = Σ_j W_jᵀ δ_{k−j}, through the ReLU that was fused into x."""
-        op, layout = self.operation, self.layout
-        masked = op.source.flow.masked_by_user
+        op, layout, source = self.operation, self.layout, self.source
+        add, mask = op.accumulates[0], layout.rows(op.source.buffer, 0) if op.source.flow.masked_by_user else 0
         for product in self.backward_products:
             terms = [
                 (product.weights(j, direction), layout.rows(op.delta, i))
@@ -340,26 +240,26 @@ class EmitConvStrips(Emitter):
             product.emit(
                 code,
                 sum_of(terms),
-                c=layout.rows(h, k),
+                c=source.gradient(h, k),
                 bias=ZEROS,
                 bias_step=0,
-                gate=(0, layout.rows(op.source.buffer, 0) if masked else 0),
-                add=int(op.accumulates[0]),
+                gate=(0, 0 if source.is_divided else mask),
+                add=int(add and not source.is_divided),
             )
+        if source.is_divided:
+            source.join(code, h, k, add, mask)
 
 
 class WeightGradient:
     """Σ_j δ_j x_{k−j} over all positions, from turned or, of few channels, unfolded maps."""
 
-    def __init__(self, layout: Layout, operation: ConvProducts, reads: Reads):
-        self.layout, self.operation, self.reads = layout, operation, reads
+    def __init__(self, layout: Layout, operation: ConvProducts, source: PhasedMap, reads: Reads):
+        self.layout, self.operation, self.source, self.reads = layout, operation, source, reads
         op, size = operation, layout.itemsize
-        self.positions = reads.positions.size
-        self.source_lanes = layout.row_lanes(op.source.buffer)
-        self.step = op.geometry.stride[1]
+        self.positions = reads.positions
         self.unfolds = op.groups == 1 and op.group_inputs < FEW_CHANNELS and op.geometry.taps > 1
         self.taps, self.channels = op.geometry.taps, op.group_inputs
-        self.lanes = self.source_lanes
+        self.lanes = source.lanes
         if self.unfolds:
             self.taps, self.channels, self.lanes = 1, op.fan, self.positions
         self.per_tap = per_tap(self.channels, size)
@@ -378,20 +278,18 @@ class WeightGradient:
 
     @cached_property
     def _segments(self) -> int:
-        return segment_table(self.layout, self.reads, self.step)
+        return segment_table(self.layout, self.reads)
 
     @cached_property
     def _words(self) -> int:
         layout, op, words = self.layout, self.operation, np.zeros(strips.GRADIENT_WORDS, np.int64)
         every = np.arange(self.positions)
-        straight = Reads(every, every, np.zeros(1, int), np.zeros(1, int), np.ones((self.positions, 1), bool))
+        straight = Reads(0, every, np.zeros(1, int), np.zeros(1, int), np.ones((self.positions, 1), bool))
         words[strips.OUTPUTS], words[strips.INPUTS] = op.group_rows, self.channels
-        words[strips.G_TAPS], words[strips.G_GROUPS] = self.taps, op.groups
-        words[strips.CHUNKS], words[strips.LANES] = self.chunks, self.lanes
+        words[strips.G_TAPS], words[strips.CHUNKS], words[strips.LANES] = self.taps, self.chunks, self.lanes
         words[strips.LANE_PARTS], words[strips.PANEL_PARTS] = self.lane_parts, self.panel_parts
         words[strips.G_STEP] = layout.row_size(op.delta)
-        words[strips.SEGMENT_TABLE] = segment_table(layout, straight, 1) if self.unfolds else self._segments
-        words[strips.COLUMN_STEP] = 1 if self.unfolds else self.step
+        words[strips.SEGMENT_TABLE] = segment_table(layout, straight) if self.unfolds else self._segments
         words[strips.D_STEP], words[strips.D_PART] = self.taps * self.per_tap, self.size
         return layout.tables.put(words)
 
@@ -417,11 +315,11 @@ class WeightGradient:
 
     def turn(self, code: Code, i: int) -> None:
         """Turns or unfolds order i of x. Later orders do it again: the memory is shared by all layers."""
-        op, layout, x = self.operation, self.layout, self.operation.source
+        op, layout, source = self.operation, self.layout, self.source
         common: dict[str, Operand] = {
             "y": Ref(f"turned{i}", 0, 0),
-            "x": layout.rows(x.buffer, i),
-            "x_step": layout.row_size(x.buffer),
+            "x": source.order(code, i),
+            "x_step": source.row_size,
             "part": UNIT,
         }
         if self.unfolds:
@@ -432,10 +330,9 @@ class WeightGradient:
                 channels=op.group_inputs,
                 taps=op.geometry.taps,
                 positions=self.positions,
-                table=LANES_PER_CHUNK,
                 segments=self._segments,
+                per_chunk=LANES_PER_CHUNK,
                 chunks=self.chunks,
-                step=self.step,
                 parts=parts,
                 **common,
             )

@@ -11,6 +11,7 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
 from rop.devices.cpu.emit.base import SLICES, sum_of
+from rop.devices.cpu.emit.reads import PhasedMap, Reads
 from rop.devices.cpu.emit.strips import (
     LEAST_UNITS,
     PARTS,
@@ -18,7 +19,6 @@ from rop.devices.cpu.emit.strips import (
     EmitConvStrips,
     GradientOfWeights,
     PackedProduct,
-    Reads,
     WeightGradient,
     parts_of,
 )
@@ -31,7 +31,6 @@ from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
 
 LEAST_CHANNELS = 16  # of the source and of C
 CHUNK_CHANNELS = 128  # channels that are transformed at a time: their points stay in the cache, those of two terms, too
-TAPS = np.arange(9)
 TILES_PER_CHUNK = 64  # of a weight gradient: its factors stay in the cache together with the sums, …
 PART_ROWS, PART_CHANNELS = 128, 64  # … of which a unit has at most about so many rows and channels
 LEAST_TILES_PER_PART = 512  # tiles of which a weight gradient has sums of its own
@@ -140,7 +139,7 @@ def gain(tiles: Tiles, rows: int, channels: int) -> float:
     direct_parts = divided(-(-positions // (2 * LANES)), panels)[1]
     products = winograd.POINTS * -(-tiles.count // LANES) + PREPARING
     mine = rows * channels * products + runs * (SPREADING * channels * row_parts + JOINING * rows)
-    direct = TAPS.size * -(-positions // LANES) * channels * (rows + PACKING * direct_parts)
+    direct = winograd.TAPS * -(-positions // LANES) * channels * (rows + PACKING * direct_parts)
     return direct / mine
 
 
@@ -155,7 +154,7 @@ class TileProduct:
     c: Buffer
     x: Buffer
     steps: tuple[int, int]  # in the weights: from row to row and from channel to channel
-    taps: np.ndarray
+    backwards: bool  # whether taps come in reverse
 
     def __post_init__(self) -> None:
         layout, per_strip = self.layout, SPAN // self.layout.itemsize
@@ -195,7 +194,7 @@ class TileProduct:
             y=self.weights(k, direction),
             w=self.layout.parameter(k, direction, weight_at),
             table=tables.put([self.rows, self.channels, self.per_chunk, *self.steps]),
-            offsets=tables.put(self.taps),
+            backwards=int(self.backwards),
             part=UNIT,
             parts=parts,
         )
@@ -217,8 +216,8 @@ class TileProduct:
 class TileGradient(WeightGradient):
     """Σ_j δ_j x_{k−j} over all tiles, from turned maps."""
 
-    def __init__(self, layout: Layout, operation: ConvProducts, reads: Reads, tiles: Tiles):
-        super().__init__(layout, operation, reads)
+    def __init__(self, layout: Layout, operation: ConvProducts, source: PhasedMap, reads: Reads, tiles: Tiles):
+        super().__init__(layout, operation, source, reads)
         op, size, self.tiles = operation, layout.itemsize, tiles
         spans, rest = divmod(self.per_tap * size, SPAN)
         self.blocks, self.last_block = spans + (rest > 0), rest or SPAN
@@ -308,7 +307,7 @@ class EmitConvWinograd(EmitConvStrips):
         if not (self.possible and gain(tiles, op.rows, op.inputs) >= LEAST_GAIN):
             return super().make_forward()
         steps = (op.fan, g.taps)
-        return TileProduct(layout, tiles, op.rows, op.inputs, op.y.buffer, op.source.buffer, steps, TAPS)
+        return TileProduct(layout, tiles, op.rows, op.inputs, op.y.buffer, op.source.buffer, steps, False)
 
     def make_backward(self) -> list[PackedProduct]:
         """h = Wᵀ δ is a convolution, too: of δ, with the taps in reverse and what is left of the padding."""
@@ -317,7 +316,7 @@ class EmitConvWinograd(EmitConvStrips):
         if not (self.possible and gain(tiles, op.inputs, op.rows) >= LEAST_GAIN):
             return super().make_backward()
         steps = (g.taps, op.fan)
-        return [TileProduct(layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, TAPS[::-1])]
+        return [TileProduct(layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, True)]
 
     def make_weight_gradient(self) -> GradientOfWeights:
         op, layout, g = self.operation, self.layout, self.operation.geometry
@@ -325,4 +324,4 @@ class EmitConvWinograd(EmitConvStrips):
         pays = tiles.count >= LEAST_GRADIENT_TILES and op.rows * op.inputs <= MOST_GRADIENT_WEIGHTS
         if not (self.possible and pays):
             return super().make_weight_gradient()
-        return TileGradient(layout, op, self.reads, tiles)
+        return TileGradient(layout, op, self.source, self.reads, tiles)
