@@ -35,7 +35,6 @@ NUMERIC = (
     "tests/devices/cpu/test_winograd.py",
     "tests/devices/cpu/test_guard.py",
     "tests/devices/cpu/test_layouts.py",
-    "tests/devices/cpu/test_winograd.py",
     "tests/training/test_descent.py",
     "tests/curvature/test_eigen.py",
     "tests/kernels/test_mathematics.py",

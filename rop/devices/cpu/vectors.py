@@ -13,7 +13,8 @@ from rop.kernels.cpu.transfer import LONG, Transfer, serial
 
 CACHE_LINE = 64  # bytes
 POOLED_ARRAYS = 8  # free arrays that a pool keeps at most, …
-POOLED_BYTES = 64 << 20  # … as long as they do not occupy more than this
+POOLED_BYTES = 64 << 20  # … as long as they do not occupy more than this, …
+POOLED_LEAST = 4  # … but as many as a caller of ``jet``, or of ``at`` and ``grad``, drops when the next call has ended
 
 
 def aligned(count: int, dtype: Any) -> np.ndarray:
@@ -57,7 +58,7 @@ class Pool:
 
     def __init__(self, count: int, dtype: Any):
         self._count, self._dtype = count, dtype
-        self._most = max(2, min(POOLED_ARRAYS, POOLED_BYTES // (count * np.dtype(dtype).itemsize)))
+        self._most = max(POOLED_LEAST, min(POOLED_ARRAYS, POOLED_BYTES // (count * np.dtype(dtype).itemsize)))
         self._free: list[np.ndarray] = []  # raw bytes of arrays that nobody holds
 
     def take(self) -> np.ndarray:

@@ -44,7 +44,7 @@ JOINING = (
     120.0  # … and what it gives of one row, costs as much as so many products; half of it for a run of half a vector
 )
 PACKING = 6.0  # direct sums pack rows of strips, each of which costs this much,
-PREPARING = 20.0  # and transforming a weight costs more than packing it
+PREPARING = 8.0  # and transforming a weight costs more than packing it
 LEAST_GAIN = 1.15  # where the estimate gives less, measured times differ either way
 
 
