@@ -195,6 +195,7 @@ class Run:
             "parameters": problem.size,
             "own_batch": bool(problem.batch),
             "training": problem.training,
+            "looser": problem.looser * LOOSER.get(work, 1.0),
             **(epoch if work in EPOCHS else {}),
             "flops": flops(problem, batch, work, steps),
             "alone": problem.alone,
@@ -250,7 +251,7 @@ class Run:
             errors = {}
             for way, answer in load(file).items():
                 who = name if len(first) == 1 else f"{name} ({way})"
-                errors[way] = compare(answer, reference, row["dtype"], who, LOOSER.get(row["work"], 1.0))
+                errors[way] = compare(answer, reference, row["dtype"], who, row["looser"])
             row["engines"][name] = {"first_call_s": first, "error": errors}
 
     def result(self) -> dict[str, Any]:

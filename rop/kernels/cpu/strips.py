@@ -266,7 +266,7 @@ def pack_weights(y, w, table, offsets, part, parts):
 
 # ------------------------------------------------------------------------------------------------- gradients of weights
 # The words of the table of a weight gradient.
-GRADIENT_WORDS = 11
+GRADIENT_WORDS = 14
 (
     OUTPUTS,  # rows of g in a group
     INPUTS,  # channels of the source in a group
@@ -279,6 +279,9 @@ GRADIENT_WORDS = 11
     SEGMENT_TABLE,  # address: for each chunk and tap, the address of its first segment, and the end of the last
     D_STEP,  # numbers from row to row of D; taps follow each other
     D_PART,  # numbers from the sums of one part of the chunks to those of the next
+    PER_LANES,  # positions of a chunk
+    MAP_STEP,  # bytes from channel to channel of maps that are turned chunk by chunk, 0 if they were turned before
+    COUNTING,  # address of 0, 1, 2, …
 ) = range(GRADIENT_WORDS)
 
 
@@ -312,39 +315,11 @@ def block_bytes(channels, block):
     return SPAN if channels * itemsize - block * SPAN > BLOCK else BLOCK
 
 
-@kernel
-def strip_weight_gradient(d, zeros, terms: Terms, table, unit):
-    """D (group, row, tap, channel) of one unit of the groups, chunks and panels that ``table`` describes; terms pair
-    maps g with turned maps."""
-    words = integers(table, GRADIENT_WORDS)
-    count, g0, x0, g1, x1, g2, x2 = terms
-    rows, channels, taps = words[OUTPUTS], words[INPUTS], words[G_TAPS]
-    per_group = words[LANE_PARTS] * words[PANEL_PARTS]
-    group, rest = unit // per_group, unit % per_group
-    part, row_part = rest // words[PANEL_PARTS], rest % words[PANEL_PARTS]
-    every, blocks = (rows + PANEL - 1) // PANEL, turned_blocks(channels)
-    per_tap = (blocks - 1) * (SPAN // itemsize) + block_bytes(channels, blocks - 1) // itemsize
-    low, high = words[CHUNKS] * part // words[LANE_PARTS], words[CHUNKS] * (part + 1) // words[LANE_PARTS]
-    place = d + (part * words[D_PART] + group * rows * words[D_STEP]) * itemsize
-    for chunk in range(low, high):
-        for panel in range(every * row_part // words[PANEL_PARTS], every * (row_part + 1) // words[PANEL_PARTS]):
-            m, row = share(every, panel, rows), first_of(every, panel, rows)
-            g = (group * rows + row) * words[G_STEP]
-            for block in range(blocks):
-                size = block_bytes(channels, block)
-                x = (group * per_tap * itemsize + block * SPAN) * words[LANES]
-                for tap in range(taps):
-                    bounds = words[SEGMENT_TABLE] + 8 * (chunk * taps + tap)
-                    first = peek(bounds)
-                    at = (row * words[D_STEP] + tap * per_tap) * itemsize + block * SPAN
-                    turned_panel(
-                        (m, size),
-                        (place + at, words[D_STEP] * itemsize, 1 if chunk > low else 0),
-                        zeros,
-                        (count, g0 + g, x0 + x, g1 + g, x1 + x, g2 + g, x2 + x),
-                        (first, (peek(bounds + 8) - first) // SEGMENT),
-                        words[G_STEP],
-                    )
+@helper
+def turned_channels(channels):
+    """Channels of a turned map, with what fills its last block."""
+    last = turned_blocks(channels) - 1
+    return last * (SPAN // itemsize) + block_bytes(channels, last) // itemsize
 
 
 @helper
@@ -365,18 +340,75 @@ def turn_block(y, size, x, x_step, index, channels, low, high):
                 target[i] = reals(x + (c + i) * x_step + l * itemsize, 1)[0] if i < n else real(0)
 
 
+@helper
+def turn_chunk(buffer, size, terms, words, group, block, chunk):
+    """Turns a block of channels of the maps of all terms at the positions of a chunk; ``size`` are the bytes of a row.
+    Returns where their first lanes would be if all lanes were there."""
+    count, _, x0, _, x1, _, x2 = terms
+    low = chunk * words[PER_LANES]
+    high, channel = min(low + words[PER_LANES], words[LANES]), block * (SPAN // itemsize)
+    room, skipped = words[PER_LANES] * SPAN, (group * words[INPUTS] + channel) * words[MAP_STEP]
+    start = buffer - low * size
+    for term in range(count):
+        x = (x0 if term == 0 else x1 if term == 1 else x2) + skipped
+        left = words[INPUTS] - channel
+        turn_block(start + term * room, size, x, words[MAP_STEP], words[COUNTING], left, low, high)
+    return start, start + room, start + 2 * room
+
+
 @kernel
-def turn(y, x, x_step, index, groups, channels, lanes, part, parts):
-    """A map (channel, lane) turned into [group][block of channels][lane][channel], for slice ``part`` of ``parts`` of
-    the lanes; ``index`` counts 0, 1, 2, …"""
-    low, high = lanes * part // parts, lanes * (part + 1) // parts
-    for _ in range(groups):
-        for block in range(turned_blocks(channels)):
+def strip_weight_gradient(d, zeros, terms: Terms, table, buffer, unit):
+    """D (group, row, tap, channel) of one unit of the groups, chunks and panels that ``table`` describes; terms pair
+    maps g with maps that are turned, before or chunk by chunk into the unit's buffer."""
+    words = integers(table, GRADIENT_WORDS)
+    count, g0, x0, g1, x1, g2, x2 = terms
+    rows, channels, taps = words[OUTPUTS], words[INPUTS], words[G_TAPS]
+    per_group = words[LANE_PARTS] * words[PANEL_PARTS]
+    group, rest = unit // per_group, unit % per_group
+    part, row_part = rest // words[PANEL_PARTS], rest % words[PANEL_PARTS]
+    every, blocks = (rows + PANEL - 1) // PANEL, turned_blocks(channels)
+    per_tap = turned_channels(channels)
+    low, high = words[CHUNKS] * part // words[LANE_PARTS], words[CHUNKS] * (part + 1) // words[LANE_PARTS]
+    place = d + (part * words[D_PART] + group * rows * words[D_STEP]) * itemsize
+    for chunk in range(low, high):
+        for block in range(blocks):
             size = block_bytes(channels, block)
-            first = block * (SPAN // itemsize)
-            turn_block(y, size, x + first * x_step, x_step, index, channels - first, low, high)
-            y += lanes * size
-        x += channels * x_step
+            x = (group * per_tap * itemsize + block * SPAN) * words[LANES]
+            sources = (x0 + x, x1 + x, x2 + x)
+            if words[MAP_STEP] != 0:
+                sources = turn_chunk(buffer, size, terms, words, group, block, chunk)
+            for panel in range(every * row_part // words[PANEL_PARTS], every * (row_part + 1) // words[PANEL_PARTS]):
+                m, row = share(every, panel, rows), first_of(every, panel, rows)
+                g = (group * rows + row) * words[G_STEP]
+                for tap in range(taps):
+                    bounds = words[SEGMENT_TABLE] + 8 * (chunk * taps + tap)
+                    first = peek(bounds)
+                    at = (row * words[D_STEP] + tap * per_tap) * itemsize + block * SPAN
+                    turned_panel(
+                        (m, size),
+                        (place + at, words[D_STEP] * itemsize, 1 if chunk > low else 0),
+                        zeros,
+                        (count, g0 + g, sources[0], g1 + g, sources[1], g2 + g, sources[2]),
+                        (first, (peek(bounds + 8) - first) // SEGMENT),
+                        words[G_STEP],
+                    )
+
+
+@kernel
+def turn(y, x, x_step, index, groups, channels, lanes, parts: Pair, unit):
+    """A map (channel, lane) turned into [group][block of channels][lane][channel], for one of the parts, which are
+    numbers of slices of the lanes and of the blocks; ``index`` counts 0, 1, 2, …"""
+    lane_parts, block_parts = parts
+    lane_part, block_part = unit // block_parts, unit % block_parts
+    low, high = lanes * lane_part // lane_parts, lanes * (lane_part + 1) // lane_parts
+    blocks = turned_blocks(channels)
+    every = groups * blocks
+    for number in range(every * block_part // block_parts, every * (block_part + 1) // block_parts):
+        group, block = number // blocks, number % blocks
+        size, first = block_bytes(channels, block), block * (SPAN // itemsize)
+        target = y + (group * turned_channels(channels) * itemsize + block * SPAN) * lanes
+        source = x + (group * channels + first) * x_step
+        turn_block(target, size, source, x_step, index, channels - first, low, high)
 
 
 @kernel

@@ -25,9 +25,11 @@ from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
 CHUNK_ROWS = 288  # packed rows at a time: with the panels of weights that meet them they stay in the cache
 PARTS = 16  # into so many parts strips are divided, …
 LEAST_UNITS = 8  # … and panels of rows if there are fewer strips than this
-LANES_PER_PART = 1024  # positions of which a weight gradient has sums of its own, …
+LANES_PER_PART = 512  # positions of which a weight gradient has sums of its own, …
 FEW_WEIGHTS = 1 << 18  # … if it has at most this many weights
 FEW_CHANNELS = 8  # fewer than these are unfolded, because a block of channels would be mostly empty
+MOST_TURNS = 2  # of the same chunk of a map by different units
+WORTH_DIVIDING = 1 << 17  # numbers of a map from which it pays to divide its turning among threads
 UNIT = Ref("number", 0, 1)
 
 
@@ -271,10 +273,16 @@ class WeightGradient:
         self.panel_parts = parts_of(panels, -(-LEAST_UNITS // (self.lane_parts * op.groups)))
         self.size = op.rows * self.taps * self.per_tap
         self.direct = self.lane_parts == 1 and self.taps == 1 and self.per_tap == self.channels and not op.adds_weight
-        for j in op.source.levels:
-            layout.need_room(f"turned{j}", self.lanes * op.groups * self.per_tap)
+        self.units = op.groups * self.lane_parts * self.panel_parts
         if not self.direct:
             layout.need_room("gradient", self.lane_parts * self.size)
+        # A product that reads nothing but the map itself turns it chunk by chunk, if few units turn the same chunk.
+        same = self.taps == 1 and self.lanes == self.positions and bool(reads.valid.all())
+        self.turns_chunks = same and not self.unfolds and self.panel_parts <= MOST_TURNS
+        self.buffer_step = len(ORDERS) * LANES_PER_CHUNK * SPAN if self.turns_chunks else 0
+        layout.need_room("strips", self.units * self.buffer_step // size)
+        for j in () if self.turns_chunks else op.source.levels:
+            layout.need_room(f"turned{j}", self.lanes * op.groups * self.per_tap)
 
     @cached_property
     def _segments(self) -> int:
@@ -291,64 +299,79 @@ class WeightGradient:
         words[strips.G_STEP] = layout.row_size(op.delta)
         words[strips.SEGMENT_TABLE] = segment_table(layout, straight) if self.unfolds else self._segments
         words[strips.D_STEP], words[strips.D_PART] = self.taps * self.per_tap, self.size
+        words[strips.PER_LANES] = LANES_PER_CHUNK
+        words[strips.MAP_STEP] = self.source.row_size if self.turns_chunks else 0
+        words[strips.COUNTING] = self._counting
         return layout.tables.put(words)
+
+    @cached_property
+    def _counting(self) -> int:
+        return self.layout.tables.put(np.arange(BLOCK))
 
     def emit(self, code: Code, k: int) -> None:
         """Turns the maps, multiplies, and brings the sums to their places in w."""
         op, layout = self.operation, self.layout
-        pairs = cauchy_pairs(k, ORDERS, op.source.levels)
-        for i in sorted({i for _, i in pairs}):
-            self.turn(code, i)
-        terms = [(layout.rows(op.delta, j), Ref(f"turned{i}", 0, 0)) for j, i in pairs]
         out = code.out.plus(op.weight_at * layout.itemsize)
         code.alone(
-            op.groups * self.lane_parts * self.panel_parts,
+            self.units,
             strips.strip_weight_gradient,
             d=out if self.direct else Ref("gradient", 0, 0),
             zeros=ZEROS,
-            terms=sum_of(terms),
+            terms=self.terms(code, k),
             table=self._words,
+            buffer=Ref("strips", 0, self.buffer_step),
             unit=UNIT,
         )
         if not self.direct:
             self._collect(code, out)
 
-    def turn(self, code: Code, i: int) -> None:
+    def terms(self, code: Code, k: int) -> tuple[Word, ...]:
+        """The terms of order k: maps δ, and maps x which are turned before, unless the product turns them."""
+        pairs = cauchy_pairs(k, ORDERS, self.operation.source.levels)
+        of_order = self.source.order if self.turns_chunks else self.turned
+        where = {i: of_order(code, i) for i in sorted({i for _, i in pairs})}
+        return sum_of([(self.layout.rows(self.operation.delta, j), where[i]) for j, i in pairs])
+
+    def turned(self, code: Code, i: int) -> Ref:
         """Turns or unfolds order i of x. Later orders do it again: the memory is shared by all layers."""
-        op, layout, source = self.operation, self.layout, self.source
-        common: dict[str, Operand] = {
-            "y": Ref(f"turned{i}", 0, 0),
-            "x": source.order(code, i),
-            "x_step": source.row_size,
-            "part": UNIT,
-        }
+        op, source = self.operation, self.source
+        y, x = Ref(f"turned{i}", 0, 0), source.order(code, i)
         if self.unfolds:
             parts = parts_of(self.chunks, SLICES)
             code.split(
                 parts,
                 strips.unfold,
+                y=y,
+                x=x,
+                x_step=source.row_size,
                 channels=op.group_inputs,
                 taps=op.geometry.taps,
                 positions=self.positions,
                 segments=self._segments,
                 per_chunk=LANES_PER_CHUNK,
                 chunks=self.chunks,
+                part=UNIT,
                 parts=parts,
-                **common,
             )
-        else:
-            parts = parts_of(self.lanes // LANES_PER_CHUNK, SLICES)
-            index = layout.tables.put(np.arange(BLOCK))
-            code.split(
-                parts,
-                strips.turn,
-                index=index,
-                groups=op.groups,
-                channels=op.group_inputs,
-                lanes=self.lanes,
-                parts=parts,
-                **common,
-            )
+            return y
+        lane_parts = parts_of(self.lanes // LANES_PER_CHUNK, SLICES)
+        blocks = op.groups * -(-op.group_inputs * self.layout.itemsize // SPAN)
+        most = SLICES if self.lanes * op.inputs >= WORTH_DIVIDING else 1
+        block_parts = parts_of(blocks, -(-most // lane_parts))
+        code.alone(
+            lane_parts * block_parts,
+            strips.turn,
+            y=y,
+            x=x,
+            x_step=source.row_size,
+            index=self._counting,
+            groups=op.groups,
+            channels=op.group_inputs,
+            lanes=self.lanes,
+            parts=(lane_parts, block_parts),
+            unit=UNIT,
+        )
+        return y
 
     def _collect(self, code: Code, out: Ref) -> None:
         op, parts = self.operation, parts_of(self.operation.rows, SLICES)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
-from rop.devices.cpu.emit.base import SLICES, sum_of
+from rop.devices.cpu.emit.base import SLICES
 from rop.devices.cpu.emit.reads import PhasedMap, Reads
 from rop.devices.cpu.emit.strips import (
     LEAST_UNITS,
@@ -27,7 +27,7 @@ from rop.kernels.cpu import winograd, winograd_gradient
 from rop.kernels.cpu.gemm import PANEL, SPAN
 from rop.kernels.cpu.vector import BLOCK, VECTOR
 from rop.lowering.bilinear import WEIGHT_ORDERS, ConvProducts
-from rop.lowering.values import ORDERS, Buffer, cauchy_pairs
+from rop.lowering.values import Buffer
 
 LEAST_CHANNELS = 16  # of the source and of C
 CHUNK_CHANNELS = 128  # channels that are transformed at a time: their points stay in the cache, those of two terms, too
@@ -258,16 +258,12 @@ class TileGradient(WeightGradient):
     def emit(self, code: Code, k: int) -> None:
         """Turns the maps, multiplies, and brings the sums to their places in w."""
         op, layout = self.operation, self.layout
-        pairs = cauchy_pairs(k, ORDERS, op.source.levels)
-        for i in sorted({i for _, i in pairs}):
-            self.turn(code, i)
-        terms = [(layout.rows(op.delta, j), Ref(f"turned{i}", 0, 0)) for j, i in pairs]
         code.alone(
             self.units,
             winograd_gradient.gradient_points,
             d=Ref("gradient", 0, 0),
             zeros=ZEROS,
-            terms=sum_of(terms),
+            terms=self.terms(code, k),
             table=self.table,
             buffer=Ref("strips", 0, self.buffer_step),
             unit=UNIT,
