@@ -29,7 +29,6 @@ LANES_PER_PART = 512  # positions of which a weight gradient has sums of its own
 FEW_WEIGHTS = 1 << 18  # … if it has at most this many weights
 FEW_CHANNELS = 8  # fewer than these are unfolded, because a block of channels would be mostly empty
 MOST_TURNS = 2  # of the same chunk of a map by different units
-WORTH_DIVIDING = 1 << 17  # numbers of a map from which it pays to divide its turning among threads
 UNIT = Ref("number", 0, 1)
 
 
@@ -356,8 +355,7 @@ class WeightGradient:
             return y
         lane_parts = parts_of(self.lanes // LANES_PER_CHUNK, SLICES)
         blocks = op.groups * -(-op.group_inputs * self.layout.itemsize // SPAN)
-        most = SLICES if self.lanes * op.inputs >= WORTH_DIVIDING else 1
-        block_parts = parts_of(blocks, -(-most // lane_parts))
+        block_parts = parts_of(blocks, -(-SLICES // lane_parts))
         code.alone(
             lane_parts * block_parts,
             strips.turn,
