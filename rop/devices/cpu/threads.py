@@ -142,7 +142,6 @@ class Cancellation:
     def call(self, function: Callable[[], Any], stop: Callable[[], bool] = lambda: False) -> bool:
         """Calls a function; ``stop``, which must not raise, is asked now and then whether to cancel. Returns whether
         the call was completed. What a handler of a signal raises, such as KeyboardInterrupt, cancels the call, too."""
-        self._asked[:] = 0
         ended = threading.Event()
         watch = threading.Thread(target=self._watch, args=(ended, stop), daemon=True)
         watch.start()
@@ -152,7 +151,7 @@ class Cancellation:
             ended.set()
             watch.join()
             cancelled, error = bool(self._asked[CANCELLED]), self._asked[ERROR:].tolist()
-            self._asked[:] = 0  # for calls that nobody watches
+            self._asked[:] = 0  # for the next call, which nobody may watch
         if error[0]:
             ctypes.pythonapi.PyErr_Restore(*(ctypes.c_void_p(address) for address in error))
         return not cancelled

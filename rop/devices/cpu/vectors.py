@@ -10,8 +10,8 @@ import numpy as np
 from rop.devices.cpu import guard
 from rop.devices.lock import in_home_process
 from rop.kernels.cpu.transfer import LONG, Transfer, serial
+from rop.kernels.cpu.vector import CACHE_LINE
 
-CACHE_LINE = 64  # bytes
 POOLED_ARRAYS = 8  # free arrays that a pool keeps at most, …
 POOLED_BYTES = 64 << 20  # … as long as they do not occupy more than this, …
 POOLED_LEAST = 4  # … but as many as a caller of ``jet``, or of ``at`` and ``grad``, drops when the next call has ended

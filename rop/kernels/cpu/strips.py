@@ -46,19 +46,26 @@ from rop.kernels.cpu.reads import (
     per_strip,
     strip_bytes,
 )
-from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, prefetch, vector_function
-
-CACHE_LINE = 64  # bytes
+from rop.kernels.cpu.vector import (
+    BLOCK,
+    CACHE_LINE,
+    VECTOR,
+    Value,
+    VectorBuilder,
+    const,
+    peek,
+    prefetch,
+    vector_function,
+)
 
 # The words of a product's table, after those of what it reads.
-PRODUCT_WORDS = READS_WORDS + 6
+PRODUCT_WORDS = READS_WORDS + 5
 (
     ROWS,  # of a group
     CHANNELS,  # of a group of the source
     PER_CHUNK,  # channels that are packed at a time
     STRIP_PARTS,  # units are groups × parts of the strips × parts of the panels
     ROW_PARTS,
-    GROUPS,
 ) = range(READS_WORDS, PRODUCT_WORDS)
 
 
@@ -167,8 +174,8 @@ def multiply_strip(c, bias, gate, add, terms, words, strip, channels, panels, bu
         prefetch_spans(x + peek(strip + 8 * SOURCE), x_step, end - first)
     last = end == words[CHANNELS]
     length, every = (end - first) * taps, (rows + PANEL - 1) // PANEL
-    at = peek(strip + 8 * TARGET) + first_of(every, panels[0], rows) * c_step
     row = first_of(every, panels[0], rows)
+    at = peek(strip + 8 * TARGET) + row * c_step
     for panel in range(panels[0], panels[1]):
         m = share(every, panel, rows)
         skipped = (first * taps * rows + row * length) * itemsize

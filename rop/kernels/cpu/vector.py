@@ -85,6 +85,7 @@ def choose_unit(asked: str | None, cpu: str, features: str) -> VectorUnit:
 
 UNIT = choose_unit(os.environ.get("ROP_VECTOR_UNIT"), *target_cpu())
 VECTOR = UNIT.vector
+CACHE_LINE = 64  # bytes
 
 Value: TypeAlias = ir.Value
 I64 = ir.IntType(64)

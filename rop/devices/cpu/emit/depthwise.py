@@ -7,13 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref, Word
-from rop.devices.cpu.emit.base import sum_of
 from rop.devices.cpu.emit.reads import PhasedMap, Reads, reads_words
-from rop.devices.cpu.emit.strips import EmitConvStrips, GradientOfWeights, PackedProduct
+from rop.devices.cpu.emit.strips import EmitConvStrips, GradientOfWeights, PackedProduct, gradient_terms
 from rop.devices.cpu.memory import Layout
 from rop.kernels.cpu import depthwise
 from rop.lowering.bilinear import ConvProducts
-from rop.lowering.values import ORDERS, cauchy_pairs
 
 
 def is_depthwise(operation: ConvProducts) -> bool:
@@ -69,14 +67,12 @@ class DepthwiseWeightGradient:
     def emit(self, code: Code, k: int) -> None:
         """The instruction."""
         op, layout = self.operation, self.layout
-        pairs = cauchy_pairs(k, ORDERS, op.source.levels)
-        where = {i: self.source.order(code, i) for i in sorted({i for _, i in pairs})}
         code.rows(
             depthwise.depthwise_weight_gradient,
             op.rows,
             layout.row_size(op.delta),
             d=code.out.plus(op.weight_at * layout.itemsize),
-            terms=sum_of([(layout.rows(op.delta, j), where[i]) for j, i in pairs]),
+            terms=gradient_terms(layout, op, code, k, self.source.order),
             table=self.table,
             totals=Ref("strips", 0, 0),
             channels=op.rows,

@@ -82,6 +82,7 @@ class Phases:
         """What the pixels of each phase read of the output gradient: they share their taps."""
         geometry, (height, width) = self.geometry, self.geometry.output
         sample, row, column = self.pixels(self.shape)
+        lanes = (sample * height + row) * width + column
         a, b = np.divmod(np.arange(geometry.taps), geometry.kernel[1])
         result = []
         for number, phase in enumerate(np.ndindex(geometry.stride)):
@@ -90,7 +91,6 @@ class Phases:
             taps = np.flatnonzero((down % geometry.stride[0] == 0) & (right % geometry.stride[1] == 0))
             down, right = down[taps] // geometry.stride[0], right[taps] // geometry.stride[1]
             inside = _inside(row[:, None] + down, height) & _inside(column[:, None] + right, width)
-            lanes = (sample * height + row) * width + column
             if phase[0] < geometry.image[0] and phase[1] < geometry.image[1]:
                 result.append(Reads(number * self.lanes, lanes, taps, down * width + right, inside))
         return result

@@ -6,6 +6,7 @@ sums are always made in the same order.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -56,6 +57,15 @@ class PackedProduct(Protocol):
         """The instruction."""
 
 
+def gradient_terms(
+    layout: Layout, operation: ConvProducts, code: Code, k: int, of_order: Callable[[Code, int], Ref]
+) -> tuple[Word, ...]:
+    """The terms δ_j x_{k−j} of a weight gradient; ``of_order`` prepares an order of x and says where it lies."""
+    pairs = cauchy_pairs(k, ORDERS, operation.source.levels)
+    where = {i: of_order(code, i) for i in sorted({i for _, i in pairs})}
+    return sum_of([(layout.rows(operation.delta, j), where[i]) for j, i in pairs])
+
+
 class GradientOfWeights(Protocol):
     """Makes the gradient of the weights."""
 
@@ -94,7 +104,6 @@ class Product:
         words = self.table
         words[strips.ROWS], words[strips.CHANNELS], words[strips.PER_CHUNK] = self.rows, self.channels, self.per_chunk
         words[strips.STRIP_PARTS], words[strips.ROW_PARTS] = self.strip_parts, self.row_parts
-        words[strips.GROUPS] = self.groups
         return self.layout.tables.put(words)
 
     def weights(self, j: int, direction: int) -> Ref:
@@ -326,10 +335,8 @@ class WeightGradient:
 
     def terms(self, code: Code, k: int) -> tuple[Word, ...]:
         """The terms of order k: maps δ, and maps x which are turned before, unless the product turns them."""
-        pairs = cauchy_pairs(k, ORDERS, self.operation.source.levels)
         of_order = self.source.order if self.turns_chunks else self.turned
-        where = {i: of_order(code, i) for i in sorted({i for _, i in pairs})}
-        return sum_of([(self.layout.rows(self.operation.delta, j), where[i]) for j, i in pairs])
+        return gradient_terms(self.layout, self.operation, code, k, of_order)
 
     def turned(self, code: Code, i: int) -> Ref:
         """Turns or unfolds order i of x. Later orders do it again: the memory is shared by all layers."""
