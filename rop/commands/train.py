@@ -10,10 +10,14 @@ from typing import Any
 import rop
 from rop.commands.common import Commands, add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
-from rop.devices import check_device
+from rop.devices import LAYOUTS, check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
+from rop.kernels.rules import STOP_RULES
 from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
+from rop.optim.start import STARTS
+from rop.training.arguments import ORDERS
 
+PENALTY_SETTINGS = ("K", "solver", "tol", "stop", "maxiter", "clip", "products", "start_vector")
 OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")  # those that have an option of their own
 
 
@@ -49,9 +53,10 @@ def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
     penalty.add_argument("--tol", type=not_negative, metavar="X", help="its tolerance (default 1e-3)")
     penalty.add_argument(
         "--stop",
-        choices=("paper", "relative"),
+        choices=STOP_RULES,
         help="what the tolerance bounds: paper: the residual or the relative change of the "
-        "eigenvalue; relative: the residual over the eigenvalue (default paper)",
+        "eigenvalue; published: also stop when the residual stalls, as the authors' code does; relative: the residual "
+        "over the eigenvalue (default paper)",
     )
     penalty.add_argument("--maxiter", type=positive, metavar="N", help="most iterations a step (default 100)")
     penalty.add_argument("--products", type=positive, metavar="N", help="products a step of track (default 2)")
@@ -64,7 +69,11 @@ def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
         help="the part of the spectral radius that one step may take away, to first order; none: the "
         "paper's algorithm to the letter (default 0.5)",
     )
-    penalty.add_argument("--cold-start", action="store_true", help="start every solve from a random vector")
+    penalty.add_argument("--cold-start", action="store_true", help="start every solve from a new vector")
+    penalty.add_argument("--start-vector", choices=STARTS, help="what a new vector is (default random)")
+    penalty.add_argument(
+        "--unsigned", action="store_true", help="leave sign(lambda) out of the gradient, as the authors' code does"
+    )
 
 
 def _add_training(training: argparse._ArgumentGroup) -> None:
@@ -83,6 +92,10 @@ def _add_training(training: argparse._ArgumentGroup) -> None:
     training.add_argument(
         "--weight-decay", type=not_negative, metavar="X", help="(default that of the optimizer: 0 for sgd and adam)"
     )
+    training.add_argument("--order", choices=ORDERS, default="shuffled", help="of the samples (default shuffled)")
+    training.add_argument("--partial-batch", action="store_true", help="end epochs with the samples that are left over")
+    training.add_argument("--layout", choices=LAYOUTS, help="how images lie in memory (default by an estimate)")
+    training.add_argument("--no-winograd", action="store_true", help="compute all convolutions by direct sums")
     training.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
     training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default float32)")
     add_device(training, "cpu")
@@ -122,11 +135,13 @@ def run(options: argparse.Namespace) -> int:
     """Make the configuration of the run and its folder, then train."""
     from rop.experiments.runs import Run, new_config
 
-    penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
+    penalty = {name: getattr(options, name) for name in PENALTY_SETTINGS}
     given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
     given["limit"] = options.limit
     if options.cold_start:
         given["warm_start"] = False
+    if options.unsigned:
+        given["signed"] = False
     config = new_config(
         options.dataset,
         setting=options.setting,
@@ -138,6 +153,10 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         device=options.device,
         data=options.data,
+        order=options.order,
+        partial_batch=options.partial_batch,
+        layout=options.layout,
+        winograd=not options.no_winograd,
         **given,
     )
     check_device("train", options.device)

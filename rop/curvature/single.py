@@ -20,7 +20,7 @@ from rop.curvature.common import Eigen, EigenProblem, Start
 from rop.devices import on_device
 from rop.devices.cpu import solver_vectors as cpu
 from rop.errors import ArgumentError
-from rop.kernels.rules import is_enough
+from rop.kernels.rules import STOP_RULES, is_enough
 
 Vector: TypeAlias = Any  # (n,): a NumPy array or an array in a GPU's memory; only its SingleVectors looks into it
 Following: TypeAlias = Callable[[Vector, Vector, float, int], Vector | None]  # u, v, λ, j ↦ the next v; None: the end
@@ -72,21 +72,22 @@ def iterate(problem: EigenProblem, vectors: SingleVectors, step: Following, stop
     """
     H, tol = problem.H, problem.tol
     v = vectors.put(problem.start(1, vectors.fetch(problem.v0))[:, 0])
-    given, previous = problem.v0 is not None, math.nan
+    given, rule = problem.v0 is not None, STOP_RULES.index(stop)
+    previous = last = math.nan
     for iteration in range(1, problem.maxiter + 1):
         u = vectors.product(v)
         if u is None:
             return problem.not_finite(iteration)
         value, residual = vectors.quotient(u, v)
         says_nothing = given and vectors.is_zero(u)
-        small = is_enough(stop == "paper", tol, value, previous, residual, iteration)
+        small = is_enough(rule, tol, value, residual, previous, last, iteration)
         converged = bool(small and not says_nothing)
         if converged or iteration == problem.maxiter:
             break
         following = vectors.put(problem.start(1)[:, 0]) if says_nothing else step(u, v, value, iteration - 1)
         if following is None or vectors.equal(following, v):
             break
-        given, previous, v = given and not says_nothing, value, following
+        given, previous, last, v = given and not says_nothing, value, residual, following
     return Eigen(np.array([value]), vectors.column(v), np.array([residual]), iteration, H.hvps, converged)
 
 
@@ -103,4 +104,4 @@ def check_single(problem: EigenProblem, stop: str) -> None:
             f"{owner}: expected which='LM', got {which!r}; use rop.eigen.lanczos or rop.eigen.lobpcg "
             "for one end of the spectrum"
         )
-    check_choice(owner, "stop", stop, ("relative", "paper"))
+    check_choice(owner, "stop", stop, STOP_RULES)

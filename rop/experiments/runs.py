@@ -29,6 +29,8 @@ from rop.errors import ArgumentError, FileError, RopError
 from rop.experiments.data import EXPERIMENTS, experiment
 from rop.experiments.settings import SETTINGS, penalty
 from rop.training import checkpoint as files
+from rop.training.arguments import check_computation
+from rop.training.resume import LATER_SETTINGS
 from rop.training.run import Fit, Row, evaluate, train
 
 CONFIG, HISTORY, WEIGHTS, CURVES = "config.json", "history.csv", "weights.npz", "curves.png"
@@ -113,6 +115,7 @@ class Run:
         found = self.data(data)
         options = {name: self.config[name] for name in ("epochs", "batch_size", "seed", "dtype")}
         options["device"] = self.device
+        options |= {name: self.config.get(name, usual) for name, usual in LATER_SETTINGS.items()}
         try:
             fit = train(
                 self.net,
@@ -227,6 +230,10 @@ def new_config(
     dtype: str = "float32",
     device: str = "cpu",
     data: str | None = None,
+    order: str = "shuffled",
+    partial_batch: bool = False,
+    layout: str | None = None,
+    winograd: bool = True,
     **regularizer: Any,
 ) -> dict[str, Any]:
     """The configuration of a run: the experiment's defaults, and the arguments that replace them."""
@@ -244,6 +251,10 @@ def new_config(
         "seed": seed,
         "dtype": dtype,
         "device": device,
+        "order": order,
+        "partial_batch": partial_batch,
+        "layout": layout,
+        "winograd": winograd,
         "optimizer": optim.describe(optimizer or usual.optimizer(size)),
         "regularizer": optim.describe(penalty(usual.mu if mu is None else mu, **regularizer)),
     }
@@ -261,6 +272,7 @@ def _check_config(config: dict[str, Any]) -> None:
     check_choice("config", "device", config.get("device", "cpu"), tuple(DEVICES))
     for name, least in (("epochs", 1), ("batch_size", 1), ("seed", 0)):
         check_int("config", name, config[name], minimum=least)
+    check_computation("config", **{name: config.get(name, usual) for name, usual in LATER_SETTINGS.items()})
     if not isinstance(config["data"], (str, type(None))):
         raise ArgumentError(f"config: data must be the path of a folder or nothing, got {config['data']!r}")
     for name, kind in (("optimizer", optim.Optimizer), ("regularizer", optim.SpectralRadius | None)):

@@ -34,10 +34,12 @@ class Setting(IntEnum):
     TARGET = 7  # K
     ITERATIONS = 8  # most products of power iteration in one step
     SENSE = 9  # the largest ‖Hv − λv‖ / |λ| with which ∇ρ is used; 0: any
-    ABSOLUTE = 10  # 1: the paper's stop rule, 0: the relative one
+    STOP = 10  # which stop rule of power iteration, see STOP_RULES
     WARM = 11  # 1: start from the eigenvector of the step before
     CLIP = 12  # longest ∇ρ; 0: any
     LIMIT = 13  # part of ρ that a step may take away; 0: any
+    SIGNED = 14  # 1: ∇ρ is that of |λ|, 0: that of λ
+    CONSTANT = 15  # 1: a search without warm start begins with 1/√n in every component, 0: with a random vector
 
 
 class Given(IntEnum):
@@ -67,15 +69,32 @@ class Report(IntEnum):
 SENSE = 1.0  # the largest ‖Hv − λv‖ / |λ| with which solver "track" uses ∇ρ: the tangent of an angle
 
 
-def is_enough(absolute, tolerance, value, before, residual, products):
-    """The stop rule: whether power iteration may end with this eigenvalue, the one before it and this residual.
+STOP_RULES = ("relative", "paper", "published")  # a rule is its place here
+RELATIVE, PAPER, PUBLISHED = range(3)
+STALLED = 1e-3  # the relative change of the residual below which the published code stops
 
-    >>> is_enough(False, 0.1, 2.0, 0.0, 0.2, 1), is_enough(True, 0.1, 2.0, 1.9, 5.0, 2)
+
+def is_enough(rule, tolerance, value, residual, value_before, residual_before, products):
+    """The stop rule: whether power iteration may end with this eigenvalue λ and residual r = ‖Hv − λv‖.
+
+    relative   r ≤ tolerance·|λ|
+    paper      r ≤ tolerance, or λ changed by no more than tolerance·|λ| in the last product
+    published  as "paper", or r changed by less than a thousandth of it, as the authors' code has it
+
+    >>> is_enough(RELATIVE, 0.1, 2.0, 0.2, 0.0, 0.0, 1), is_enough(PAPER, 0.1, 2.0, 5.0, 1.9, 9.0, 2)
     (True, True)
+    >>> is_enough(PAPER, 0.1, 2.0, 5.0, 1.0, 5.001, 2), is_enough(PUBLISHED, 0.1, 2.0, 5.0, 1.0, 5.001, 2)
+    (False, True)
     """
-    if absolute:
-        return residual <= tolerance or (products > 1 and abs(value - before) <= tolerance * abs(value))
-    return residual <= tolerance * abs(value)
+    if rule == RELATIVE:
+        return residual <= tolerance * abs(value)
+    if residual <= tolerance:
+        return True
+    if products < 2:
+        return False
+    if rule == PUBLISHED and abs(residual - residual_before) < STALLED * residual_before:
+        return True
+    return abs(value - value_before) <= tolerance * abs(value)
 
 
 def takes_part(rho, target, residual, sense):

@@ -9,8 +9,10 @@ import numpy as np
 
 from rop.arguments import check_bool, check_choice, check_float, check_int
 from rop.errors import ArgumentError
+from rop.kernels.rules import STOP_RULES
 from rop.optim.method import Memory, Problem, Step
 from rop.optim.schedules import Schedule, check_schedule
+from rop.optim.start import STARTS, first_direction
 
 SOLVERS = ("power", "track", "lanczos", "lobpcg", "paper_lobpcg")
 
@@ -26,9 +28,14 @@ class SpectralRadius:
             improved by ``products`` products. Where it is too inaccurate, ‖Hv − λv‖ > |λ|, the step leaves the penalty
             out. "lanczos", "lobpcg", "paper_lobpcg" (Algorithm 2): see rop.eigen; their steps return to Python.
         tol: tolerance, a number or a schedule; see ``stop``.
-        stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|.
+        stop: "relative": ‖Hv − λv‖ ≤ tol·|λ|; "paper": ‖Hv − λv‖ ≤ tol, or |λ| changed by less than tol·|λ|;
+            "published", as the authors' code: also when ‖Hv − λv‖ changed by less than a thousandth.
         maxiter: most iterations per step.
-        warm_start: start from the eigenvector of the step before, not from a random one.
+        warm_start: start from the eigenvector of the step before, not from a new vector.
+        start_vector: what a search starts from that has no step before it: a "random" vector, or the "constant" one
+            of the authors' code, whose components are all 1/√n.
+        signed: whether ∇ρ has the sign of λ, as the gradient of ρ = |λ| does. The authors' code leaves it out, which
+            lowers a negative dominant λ further.
         clip: longest ∇ρ; None for any length.
         limit: the part of ρ that one step may take away, to first order: ∇ρ is shortened to α μ ‖∇ρ‖² ≤ limit·ρ, α the
             learning rate, lest a sudden ρ throw w into a corner where all gradients vanish. None: no such limit, which
@@ -51,6 +58,8 @@ class SpectralRadius:
     products: int = 2
     refresh: int = 4
     limit: float | None = 0.5
+    signed: bool = True
+    start_vector: str = "random"
 
     def __post_init__(self) -> None:
         owner = "SpectralRadius"
@@ -58,9 +67,11 @@ class SpectralRadius:
         check_float(owner, "K", self.K)
         check_choice(owner, "solver", self.solver, SOLVERS)
         check_schedule(owner, "tol", self.tol)
-        check_choice(owner, "stop", self.stop, ("paper", "relative"))
+        check_choice(owner, "stop", self.stop, STOP_RULES)
         check_int(owner, "maxiter", self.maxiter)
         check_bool(owner, "warm_start", self.warm_start)
+        check_bool(owner, "signed", self.signed)
+        check_choice(owner, "start_vector", self.start_vector, STARTS)
         if self.clip is not None:
             check_float(owner, "clip", self.clip, positive=True)
         if self.limit is not None:
@@ -75,8 +86,10 @@ class SpectralRadius:
 
     @staticmethod
     def completed(saved: dict[str, Any]) -> dict[str, Any]:
-        """Settings that were saved before there was a ``limit``: "track" had one of 0.5, the other solvers had none."""
-        return {"limit": 0.5 if saved.get("solver") == "track" else None, **saved}
+        """Settings as earlier versions saved them. Before there was a ``limit``, "track" had one of 0.5 and the other
+        solvers had none; ``signed`` and ``start_vector`` came later."""
+        limit = 0.5 if saved.get("solver") == "track" else None
+        return {"limit": limit, "signed": True, "start_vector": "random", **saved}
 
     @property
     def compiled(self) -> bool:
@@ -86,9 +99,7 @@ class SpectralRadius:
     def start(self, problem: Problem) -> Memory:
         """The first direction v and, for "paper_lobpcg", the parameters and the rows of the data from which its K-FAC
         preconditioner was made: a run that is resumed makes the same one."""
-        from rop.training.start import first_direction
-
-        memory = {"v": first_direction(problem.size, problem.dtype, problem.seed)}
+        memory = {"v": first_direction(problem.size, problem.dtype, problem.seed, self.start_vector)}
         if self.solver == "paper_lobpcg":
             memory |= {"kfac/w": problem.zeros(), "kfac/batch": np.full(problem.batch_size, -1, np.int64)}
         return memory

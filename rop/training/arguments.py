@@ -9,16 +9,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from rop.arguments import as_array, check_dtype, check_function, check_int
+from rop.arguments import as_array, check_bool, check_choice, check_dtype, check_function, check_int
+from rop.devices import LAYOUTS
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
 from rop.inputs import check_data, check_problem, check_state
 from rop.layers.loss import Loss
 from rop.optim.method import Optimizer, Penalty, check_methods
 from rop.training.fit import Fit
+from rop.training.steps import steps_of_epoch
 
 Pair = tuple[ArrayLike, ArrayLike]  # samples and targets, as the user gives them
 Arrays = tuple[np.ndarray, np.ndarray]  # the same, checked
+
+ORDERS = ("shuffled", "fixed")  # of the samples in an epoch
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,10 @@ class Task:
     state: Mapping[str, np.ndarray]
     earlier: Fit | None
     profile: bool
+    order: str
+    partial_batch: bool
+    layout: str | None
+    winograd: bool
 
     @property
     def samples(self) -> int:
@@ -49,7 +57,7 @@ class Task:
     @property
     def per_epoch(self) -> int:
         """Steps of an epoch."""
-        return self.samples // self.batch_size
+        return steps_of_epoch(self.samples, self.batch_size, self.partial_batch)
 
 
 def checked_task(
@@ -69,10 +77,15 @@ def checked_task(
     dtype: DTypeLike,
     device: str,
     profile: bool,
+    order: str,
+    partial_batch: bool,
+    layout: str | None,
+    winograd: bool,
 ) -> Task:
     """The arguments of ``rop.train`` in the form that a run uses."""
     check_problem("train", net, loss)
     check_methods("train", optimizer, regularizer)
+    check_computation("train", order, partial_batch, layout, winograd)
     epochs, seed = check_int("train", "epochs", epochs), check_int("train", "seed", seed, minimum=0)
     precision = np.dtype(check_dtype("train", dtype))
     x, y = pair_of("data", data)
@@ -106,7 +119,20 @@ def checked_task(
         state=check_state(net, state, precision, "train"),
         earlier=start,
         profile=profile,
+        order=order,
+        partial_batch=partial_batch,
+        layout=layout,
+        winograd=winograd,
     )
+
+
+def check_computation(owner: str, order: str, partial_batch: bool, layout: str | None, winograd: bool) -> None:
+    """How an epoch goes through the samples, and how the CPU computes."""
+    check_choice(owner, "order", order, ORDERS)
+    check_bool(owner, "partial_batch", partial_batch)
+    if layout is not None:
+        check_choice(owner, "layout", layout, LAYOUTS)
+    check_bool(owner, "winograd", winograd)
 
 
 def check_callbacks(callbacks: Any) -> None:

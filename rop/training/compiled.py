@@ -23,9 +23,9 @@ from rop.kernels.cpu import training as compiled
 from rop.kernels.rules import Given, Setting
 from rop.lowering import ORDERS
 from rop.optim import Adam
+from rop.optim.start import first_direction, start_of
 from rop.training.report import blank
 from rop.training.settings import compiled_settings
-from rop.training.start import first_direction
 from rop.training.steps import Steps
 
 SHARE = 0.005  # seconds of steps in one call, which runs either with threads or without
@@ -51,7 +51,16 @@ class CompiledSteps(Steps):
         self._settings = compiled_settings(type(self).__name__, self.optimizer, self.regularizer)
         shape = self._x.shape[1:]
         self._space = CpuWorkspace.of(
-            self.net, shape, True, self.loss, self.dtype, self.batch, default_memory(), one_chunk=True
+            self.net,
+            shape,
+            True,
+            self.loss,
+            self.dtype,
+            self.batch,
+            default_memory(),
+            one_chunk=True,
+            layout=self._layout,
+            winograd=self._winograd,
         )
         self._data = Data(self._x.reshape(len(self._x), -1), self._targets, 1.0, np.zeros(0, np.int64))
         self._shares = self._targets.shares if self.loss.reduction == "mean" else None
@@ -64,7 +73,7 @@ class CompiledSteps(Steps):
         space.ensure_direction(0)
         for k in ORDERS:
             space.reserve_results(((k, 0),), (0,))
-        space.array("v0")[:n] = first_direction(n, self.dtype, self.seed)
+        space.array("v0")[:n] = first_direction(n, self.dtype, self.seed, start_of(self.regularizer))
         space.array("w")[:n] = w
         self._before = aligned(n, self.dtype)  # v as it was when the current step began
         self._velocity = self._squares = None
@@ -108,7 +117,7 @@ class CompiledSteps(Steps):
         space = self._space
         padding = ~batches.flat[0] if batches.size else 0  # a sample that does not count
         samples = np.full((len(batches), space.tiles * space.lanes), padding, np.int64)
-        samples[:, : self.batch] = batches
+        samples[:, : self.batch] = np.where(batches < 0, padding, batches)
         self._samples, self._reports = samples.reshape(-1), blank(len(batches))
         with engine_lock():
             self._descriptor = self._describe()

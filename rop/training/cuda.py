@@ -22,10 +22,10 @@ from rop.kernels import rules
 from rop.kernels.cuda import training as updates
 from rop.kernels.rules import Given, Report, Setting
 from rop.optim import Adam
+from rop.optim.start import first_direction, start_of
 from rop.training.averages import RunningAverages
 from rop.training.report import is_finite
 from rop.training.settings import compiled_settings
-from rop.training.start import first_direction
 from rop.training.steps import OneByOne
 
 VALUE, FIRST, SECOND = (0, 0), (1, 0), (2, 0)  # (order, direction) of the passes of a step
@@ -57,7 +57,7 @@ class CudaSteps(OneByOne):
             self._vectors["velocity"] = device_array(n, self.dtype)
         if isinstance(o, Adam):
             self._vectors["squares"] = device_array(n, self.dtype)
-        start = {"w": w, "v": first_direction(n, self.dtype, self.seed)}
+        start = {"w": w, "v": first_direction(n, self.dtype, self.seed, start_of(self.regularizer))}
         for name, vector in self._vectors.items():
             vector.copy_to_device(np.asarray(start.get(name, np.zeros(n)), self.dtype))
         self._marked = {name: device_array(n, self.dtype) for name in self._vectors}
@@ -127,7 +127,7 @@ class CudaSteps(OneByOne):
 
     def _select(self, rows: np.ndarray) -> None:
         samples = np.full(self._space.tiles * self._space.lanes, ~rows[0], np.int64)
-        samples[: self.batch] = rows
+        samples[: len(rows)] = rows
         total = float(self._shares[rows].sum()) if self._shares is not None else 1.0
         self._space.select(samples, 1 / total if total > 0 else 0.0)
 
@@ -149,7 +149,8 @@ class CudaSteps(OneByOne):
         if not rules.takes_part(rho, settings[Setting.TARGET], report[Report.RESIDUAL], settings[Setting.SENSE]):
             return 0.0
         (r2,) = self._space.run((SECOND,), (0,))
-        factor = 2.0 * math.copysign(1.0, value)  # 2: order 2 is a Taylor coefficient
+        sign = math.copysign(1.0, value) if settings[Setting.SIGNED] else 1.0
+        factor = 2.0 * sign  # 2: order 2 is a Taylor coefficient
         clip, limit = settings[Setting.CLIP], settings[Setting.LIMIT]
         if clip > 0 or limit > 0:
             length = 2.0 * math.sqrt(self._space.vectors.moments(r2, r2)[0])
@@ -159,10 +160,11 @@ class CudaSteps(OneByOne):
         return factor * float(mu)
 
     def _start(self, number: int) -> None:
-        """Where power iteration starts: the vector to which the step before would have gone on, or a random one."""
+        """Where power iteration starts: the vector to which the step before would have gone on, or a new one."""
         v, u = self._vectors["v"], self._vectors["u"]
         if not self._settings[Setting.WARM]:
-            v.copy_to_device(first_direction(self.size, self.dtype, [self.seed, number]))
+            start = start_of(self.regularizer)
+            v.copy_to_device(first_direction(self.size, self.dtype, [self.seed, number], start))
             return
         uu, _, _ = self._space.vectors.moments(u, v)
         if 0 < uu < math.inf:
@@ -171,20 +173,20 @@ class CudaSteps(OneByOne):
     def _power(self, report: np.ndarray, tolerance: float) -> float:
         """Power iteration from the v in place; leaves v with the product u = H v that belongs to it, and returns λ."""
         v, u, sums = self._vectors["v"], self._vectors["u"], self._space.vectors
-        absolute = self._settings[Setting.ABSOLUTE] != 0
-        value = uu = 0.0
+        rule = int(self._settings[Setting.STOP])
+        value = residual = uu = 0.0
         for iteration in range(int(self._settings[Setting.ITERATIONS])):
             if iteration > 0:
                 sums.scale(v, u, 1 / math.sqrt(uu))
             self._space.run((FIRST,), (0,))
-            before = value
+            before, residual_before = value, residual
             uu, uv, vv = sums.moments(u, v)
             value = uv / vv
             residual = report[Report.RESIDUAL] = sums.distance(u, v, value) / math.sqrt(vv)
             report[Report.HVPS] = iteration + 1
             if not math.isfinite(value) or uu == 0:
                 break
-            if rules.is_enough(absolute, tolerance, value, before, residual, iteration + 1):
+            if rules.is_enough(rule, tolerance, value, residual, before, residual_before, iteration + 1):
                 break
         return value
 

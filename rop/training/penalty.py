@@ -13,7 +13,7 @@ from rop.curvature.common import Preconditioner
 from rop.kernels.rules import SENSE, shortening, takes_part
 from rop.objective import Point
 from rop.optim import SpectralRadius
-from rop.training.start import first_direction
+from rop.optim.start import first_direction
 
 
 def dominant(
@@ -29,7 +29,8 @@ def dominant(
     preconditioner: Preconditioner | None = None,
     free: np.ndarray | None = None,
 ) -> tuple[eigen.Eigen, np.ndarray | None]:
-    """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv; None instead where the step goes without it.
+    """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv, or μ·vᵀ∇Hv if the penalty is not ``signed``; None
+    instead where the step goes without it.
 
     Args:
         regularizer: the settings of the penalty and of its solver. The caller evaluates the schedules.
@@ -44,7 +45,8 @@ def dominant(
     r, sense = regularizer, SENSE if regularizer.solver == "track" else 0.0
     if not takes_part(found.rho, r.K, found.residuals[0], sense):
         return found, None
-    gradient = np.sign(found.value) * p.r2(found.vector * moving) * moving
+    sign = np.sign(found.value) if r.signed else 1.0
+    gradient = sign * p.r2(found.vector * moving) * moving
     return found, mu * shortening(r.clip or 0, r.limit or 0, rate * mu, found.rho, _length(gradient)) * gradient
 
 
@@ -62,6 +64,8 @@ def _solve(
     options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": seed}
     if r.warm_start and (v * free).any():
         options["v0"] = v * free
+    elif r.start_vector == "constant":
+        options["v0"] = first_direction(v.size, v.dtype, seed, r.start_vector) * free
     if r.solver == "track":
         options["maxiter"] = r.products
     if r.solver not in ("lanczos", "lobpcg"):
@@ -84,7 +88,7 @@ class StandalonePenalty:
 
     def __init__(self, regularizer: SpectralRadius, size: int, dtype: DTypeLike, seed: int = 0):
         self.regularizer, self.seed = regularizer, seed
-        self.v = first_direction(size, dtype, seed)
+        self.v = first_direction(size, dtype, seed, regularizer.start_vector)
 
     def at(self, p: Point, number: int, **given: Any) -> tuple[eigen.Eigen, np.ndarray | None]:
         """``dominant`` from the vector that is kept; see there for the other arguments and the result."""

@@ -47,6 +47,10 @@ class Standing:
     profiled: np.ndarray = field(default_factory=lambda: np.zeros(len(TIMES)))
 
 
+# Settings that earlier versions of rop did not have, and what these versions did.
+LATER_SETTINGS = {"order": "shuffled", "partial_batch": False, "layout": None, "winograd": True}
+
+
 def fingerprint(task: Task) -> dict[str, Any]:
     """What must be equal for a checkpoint to be continued; the number of epochs may change."""
     earlier = task.earlier
@@ -62,7 +66,7 @@ def fingerprint(task: Task) -> dict[str, Any]:
         "data": digest(task.x, comparable(task.y)),
         "validation": None if task.validation is None else digest(*map(comparable, task.validation)),
         "start": digest(task.w, task.state, *past),
-    }
+    } | {name: getattr(task, name) for name in LATER_SETTINGS}
 
 
 class Keeper:
@@ -116,7 +120,7 @@ class Keeper:
     def _expected(self, now: Standing, meta: dict[str, Any]) -> files.Forms:
         """The arrays that a checkpoint of this run has at the position in ``meta``, which must be one of this run."""
         saved, expected = meta.get("settings"), json.loads(json.dumps(self._fingerprint))
-        saved = saved if isinstance(saved, dict) else {}
+        saved = {**LATER_SETTINGS, **(saved if isinstance(saved, dict) else {})}
         different = [name for name, value in expected.items() if name not in saved or completed(saved[name]) != value]
         if different:
             raise ArgumentError(

@@ -60,12 +60,16 @@ def train(
     progress: bool = False,
     profile: bool = False,
     callbacks: Sequence[Callback] = (),
+    order: str = "shuffled",
+    partial_batch: bool = False,
+    layout: str | None = None,
+    winograd: bool = True,
 ) -> Fit:
     """Trains a net: min f(w) + μ·max(0, ρ(w) − K), ρ the spectral radius of the Hessian of a batch's loss.
 
     Args:
         net, loss: as for Objective.
-        data: (x, y), all of it; an epoch goes through it once in a new order, its last partial batch left out.
+        data: (x, y), all of it; an epoch goes through it once, see order and partial_batch.
         validation: (x, y); the parameters with the best accuracy on it (without labels: the lowest loss) are kept.
         epochs, batch_size, seed: as usual; the seed also makes the first w.
         optimizer: SGD (default), Adam, or one of your own, see rop.optim.Optimizer.
@@ -81,6 +85,10 @@ def train(
         profile: measure where the time goes; see Fit.profile.
         callbacks: called after each epoch with its row of the history and the fit so far; one that returns True ends
             the training.
+        order: "shuffled", a new order of the samples in every epoch, or "fixed", that of the data.
+        partial_batch: whether an epoch ends with a smaller batch where the samples do not divide; else these are left
+            out.
+        layout, winograd: how the CPU computes convolutions, as for Objective.
 
     >>> import numpy as np, rop
     >>> x = np.random.default_rng(0).standard_normal((256, 2)).astype("f4")
@@ -110,6 +118,10 @@ def train(
         dtype=dtype,
         device=check_device("train", device),
         profile=profile,
+        order=order,
+        partial_batch=partial_batch,
+        layout=layout,
+        winograd=winograd,
     )
     run = _Run(task, folder)
     run.start(resume)
@@ -136,6 +148,8 @@ class _Run:
             state=task.state,
             seed=task.seed,
             profile=task.profile,
+            layout=task.layout,
+            winograd=task.winograd,
         )
         self.past_epochs = self.past_steps = 0
         if task.earlier is not None:
@@ -199,9 +213,11 @@ class _Run:
         self.save()
 
     def _run_epoch(self, interrupted: Callable[[], bool], show: Quiet) -> None:
-        now = self.now
-        order = np.random.default_rng([self.task.seed, now.epoch]).permutation(self.task.samples)
-        total, before = self.steps.begin(order, now.epoch), self.before
+        now, task = self.now, self.task
+        order = np.arange(task.samples)
+        if task.order == "shuffled":
+            order = np.random.default_rng([task.seed, now.epoch]).permutation(order)
+        total, before = self.steps.begin(order, now.epoch, task.partial_batch), self.before
         given = self._schedules(before + np.arange(1, total + 1))
         count = 1
         while now.step < total:
@@ -296,10 +312,11 @@ class _Run:
         """The row of the history of an epoch whose steps are done."""
         reports, penalty = self.now.reports, self.task.regularizer
         mean = means(reports)
+        seen = min(self.task.samples, len(reports) * self.task.batch_size)
         row: Row = {
             "epoch": self.now.epoch,
             "loss": mean["loss"],
-            "accuracy": mean["correct"] / self.task.batch_size,
+            "accuracy": mean["correct"] * len(reports) / seen,
         }
         if penalty is not None:
             above = reports[:, Report.RHO] > getattr(penalty, "K", -np.inf)

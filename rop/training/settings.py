@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.kernels.rules import SENSE, Setting
+from rop.kernels.rules import SENSE, STOP_RULES, Setting
 from rop.optim import SGD, Adam, SpectralRadius
 
 # By exact class: a subclass may have another step, which compiled code would not see.
@@ -63,8 +63,10 @@ def _of_penalty(owner: str, regularizer: SpectralRadius | None) -> dict[Setting,
         Setting.TARGET: regularizer.K,
         Setting.ITERATIONS: regularizer.products if track else regularizer.maxiter,
         Setting.SENSE: SENSE if track else 0,
-        Setting.ABSOLUTE: regularizer.stop == "paper",
+        Setting.STOP: STOP_RULES.index(regularizer.stop),
         Setting.WARM: regularizer.warm_start,
         Setting.CLIP: regularizer.clip or 0,
         Setting.LIMIT: regularizer.limit or 0,
+        Setting.SIGNED: regularizer.signed,
+        Setting.CONSTANT: regularizer.start_vector == "constant",
     }

@@ -26,6 +26,17 @@ from rop.optim.method import check_methods
 from rop.training.report import blank, is_finite
 from rop.training.settings import has_compiled_form
 
+NO_ROW = -1  # stands for no row of the data
+
+
+def steps_of_epoch(samples: int, batch: int, partial_batch: bool) -> int:
+    """The number of steps of an epoch, with or without a last one of fewer samples.
+
+    >>> steps_of_epoch(10, 4, False), steps_of_epoch(10, 4, True)
+    (2, 3)
+    """
+    return -(-samples // batch) if partial_batch else samples // batch
+
 
 class Steps(ABC):
     """Steps over minibatches of a data set. The object owns the parameters while it runs.
@@ -40,6 +51,7 @@ class Steps(ABC):
         state: running statistics of batchnorm; None for those of net.init_state().
         seed: of the first direction v.
         profile: whether reports say where the time went.
+        layout, winograd: how the CPU computes, as for Objective.
     """
 
     def __init__(
@@ -57,6 +69,8 @@ class Steps(ABC):
         state: Mapping[str, np.ndarray] | None = None,
         seed: int = 0,
         profile: bool = False,
+        layout: str | None = None,
+        winograd: bool = True,
     ):
         owner = type(self).__name__
         check_problem(owner, net, loss)
@@ -67,6 +81,7 @@ class Steps(ABC):
         self.regularizer: Any = regularizer
         check_methods(owner, self.optimizer, regularizer)
         self._x, self._y, self._profiled = check_data(x, self.dtype, check_finite=True), y, profile
+        self._layout, self._winograd = layout, winograd
         self._targets = self._checked_targets(owner)
         self._state = check_state(net, state, self.dtype, owner)
         self._prepare(w)
@@ -83,16 +98,23 @@ class Steps(ABC):
         """Allocates the memory of the steps and copies the parameters into it."""
 
     # ------------------------------------------------------------------------------------------------------------ steps
-    def begin(self, order: np.ndarray, epoch: int = 1) -> int:
-        """Begins an epoch of samples in this order, without the last partial batch; returns its number of steps."""
-        self._steps, self._epoch = len(order) // self.batch, epoch
+    def begin(self, order: np.ndarray, epoch: int = 1, partial_batch: bool = False) -> int:
+        """Begins an epoch of samples in this order, with or without the last partial batch; returns its number of
+        steps."""
+        self._steps, self._epoch = steps_of_epoch(len(order), self.batch, partial_batch), epoch
         self._given = np.zeros((self._steps, len(Given)))
-        self._arrange(np.asarray(order[: self._steps * self.batch], np.int64).reshape(self._steps, self.batch))
+        rows = np.full(self._steps * self.batch, NO_ROW, np.int64)
+        count = min(len(order), len(rows))
+        rows[:count] = order[:count]
+        batches = rows.reshape(self._steps, self.batch)
+        check_statistics(self.net, self.net.shapes(self._x.shape[1:]), int((batches[-1] >= 0).sum()))
+        self._arrange(batches)
         return self._steps
 
     @abstractmethod
     def _arrange(self, batches: np.ndarray) -> None:
-        """Prepares an epoch with these rows of the data in each step, (steps, batch)."""
+        """Prepares an epoch with these rows of the data in each step, (steps, batch); the last step of an epoch with a
+        partial batch has NO_ROW in the places that are left."""
 
     def run(
         self,
@@ -180,7 +202,8 @@ class OneByOne(Steps):
         with self._running():
             for i, report in enumerate(reports):
                 step = first + i
-                self._step(self._batches[step], before + step, self._given[step], report)
+                rows = self._batches[step]
+                self._step(rows[rows >= 0], before + step, self._given[step], report)
                 if not (is_finite(report) and self._goes_on()) or (stop is not None and stop()):
                     return reports[: i + 1]
         return reports

@@ -33,7 +33,14 @@ class StepwiseSteps(OneByOne):
         self._labels, self._w = np.asarray(self._y), np.array(w, self.dtype)
         first = np.arange(self.batch)
         self._f = Objective(
-            self.net, self.loss, self._x[first], self._labels[first], dtype=self.dtype, device=self._device
+            self.net,
+            self.loss,
+            self._x[first],
+            self._labels[first],
+            dtype=self.dtype,
+            device=self._device,
+            layout=self._layout,
+            winograd=self._winograd,
         )
         self._averages = RunningAverages(self.net, self._state)
         self._cache: dict[str, Any] = {}

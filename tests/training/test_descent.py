@@ -12,6 +12,7 @@ import torch
 import rop
 from rop.kernels.cpu.transfer import LONG
 from rop.kernels.rules import SENSE
+from rop.optim.start import first_direction
 from rop.training.compiled import CompiledSteps
 from rop.training.report import COLUMNS, TIMES, Report
 from rop.training.stepwise import StepwiseSteps
@@ -50,7 +51,7 @@ def by_hand(net: Any, loss: Any, batches: Any, w: np.ndarray, v: np.ndarray, opt
                 hv = p.hvp(v)
                 value = v @ hv / (v @ v)
             residual = np.linalg.norm(hv - value * v)
-            gradient = np.sign(value) * p.r2(v)
+            gradient = (np.sign(value) if regularizer.signed else 1) * p.r2(v)
             if regularizer.clip is not None:
                 gradient *= min(1.0, regularizer.clip / np.linalg.norm(gradient))
             if regularizer.limit is not None:
@@ -136,6 +137,90 @@ OPTIMIZERS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers_are_those_of_torch(name: str, mu: float) -> None:
     compare(rop.CrossEntropy(), targets("labels"), *OPTIMIZERS[name], penalty(mu) if mu else None)
+
+
+def test_the_published_gradient_of_a_negative_eigenvalue() -> None:
+    """The authors' code leaves out sign(λ): where the dominant λ is negative, ∇ρ has the other direction."""
+    net, x = rop.Sequential(rop.Linear(6, 8), rop.Tanh(), rop.Linear(8, 3)), normal(0, (BATCH, 6))
+    y, w = 10 * normal(1, (BATCH, 3)), 3.0 * net.init(seed=1, dtype=np.float64)
+    loss = rop.MSE()
+    p = rop.Objective(net, loss, x, y, dtype=np.float64).at(w)
+    values, vectors = np.linalg.eigh(p.hessian() @ np.eye(net.size))
+    assert abs(values[0]) > 1.3 * values[-1], "the dominant eigenvalue must be negative"
+    gradient, rate, mu = p.r2(vectors[:, 0]), 1e-3, 0.5
+    for signed, sign in ((True, -1.0), (False, 1.0)):
+        r = rop.SpectralRadius(mu=mu, tol=1e-12, stop="relative", maxiter=500, limit=None, signed=signed)
+        d = CompiledSteps(net, loss, x, y, batch_size=BATCH, w=w, dtype=np.float64, regularizer=r)
+        d.begin(np.arange(BATCH))
+        report = d.run(0, 1, rate=rate, mu=mu, tol=1e-12)
+        np.testing.assert_allclose(report[0, RHO], -values[0], rtol=1e-10)
+        np.testing.assert_allclose(d.w, w - rate * (p.grad + mu * sign * gradient), rtol=1e-9, atol=1e-12)
+
+
+STALLED = np.diag([1.0, 0.9999, 0.5])  # its two largest eigenvalues are so close that the residual hardly changes
+
+
+def test_the_published_stop_rule_is_the_papers_and_a_stalled_residual() -> None:
+    v, residuals, values = np.full(3, 3**-0.5), [], []
+    for count in range(1, 100):
+        u = STALLED @ v
+        values.append(u @ v)
+        residuals.append(np.linalg.norm(u - values[-1] * v))
+        if count > 1 and abs(residuals[-1] - residuals[-2]) < 1e-3 * residuals[-2]:
+            break
+        v = u / np.linalg.norm(u)
+    found = rop.spectral_radius(STALLED, tol=1e-12, stop="published", v0=np.full(3, 3**-0.5), maxiter=100)
+    assert 2 < found.iterations == count < 100
+    assert found.value == pytest.approx(values[-1], rel=1e-12)
+    assert rop.spectral_radius(STALLED, tol=1e-12, stop="paper", v0=np.full(3, 3**-0.5), maxiter=100).iterations == 100
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.1])
+@pytest.mark.parametrize("batchnorm", [False, True])
+def test_a_fixed_order_with_a_partial_batch_equals_torch(batchnorm: bool, mu: float) -> None:
+    """100 samples in batches of 24: the fifth step of an epoch has four samples."""
+    norm = [rop.BatchNorm1d(8)] if batchnorm else []
+    net, (x, y) = rop.Sequential(rop.Linear(6, 8), *norm, rop.Tanh(), rop.Linear(8, 3)), data()
+    w = net.init(seed=3, dtype=np.float64)
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 2, "w": w, "dtype": np.float64, "order": "fixed"}
+    settings |= {"optimizer": rop.SGD(lr=RATE), "regularizer": penalty(mu) if mu else None, "partial_batch": True}
+    fit = rop.train(net, rop.CrossEntropy(), (x, y), **settings)
+    assert fit.steps == 10
+    batches = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, SAMPLES, BATCH)]
+    v = first_direction(net.size, np.float64, 0)
+    expected, _, reports = by_hand(net, rop.CrossEntropy(), 2 * batches, w.copy(), v, sgd, settings["regularizer"])
+    np.testing.assert_allclose(fit.w_last, expected, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose([row["loss"] for row in fit.history], reports[:, 0].reshape(2, 5).mean(axis=1))
+    p = rop.Objective(net, rop.CrossEntropy(), *batches[-1], dtype=np.float64).at(w)
+    assert p.loss > 0 and fit.history[-1]["accuracy"] <= 1
+    stepwise = rop.train(net, rop.CrossEntropy(), (x, y), **{**settings, "optimizer": _OwnSGD(lr=RATE)})
+    np.testing.assert_allclose(fit.w_last, stepwise.w_last, rtol=1e-8, atol=1e-9)
+    for name, running in fit.state_last.items():
+        np.testing.assert_allclose(running, stepwise.state_last[name], rtol=1e-8)
+
+
+class _OwnSGD(rop.SGD):
+    """Its steps are made in Python, because only SGD itself has a compiled form."""
+
+
+def test_a_partial_batch_of_one_sample_has_no_statistics() -> None:
+    net, (x, y) = rop.Sequential(rop.Linear(6, 8), rop.BatchNorm1d(8), rop.Linear(8, 3)), data()
+    with pytest.raises(rop.ArgumentError, match="more than one"):
+        rop.train(net, rop.CrossEntropy(), (x, y), batch_size=33, epochs=1, partial_batch=True)
+
+
+def test_training_in_either_layout_and_without_winograd() -> None:
+    convolutions = rop.Conv2d(1, 32, 3, padding=1), rop.ReLU(), rop.Conv2d(32, 32, 3, padding=1), rop.ReLU()
+    net = rop.Sequential(*convolutions, rop.AdaptiveAvgPool2d(1), rop.Flatten(), rop.Linear(32, 3))
+    x, y = normal(0, (8, 1, 16, 16)), np.arange(8) % 3
+    fits = [
+        rop.train(net, rop.CrossEntropy(), (x, y), batch_size=4, epochs=2, dtype=np.float64, **given).w_last
+        for given in ({"layout": "samples"}, {"layout": "pixels"}, {"layout": "pixels", "winograd": False})
+    ]
+    for other in fits[1:]:
+        np.testing.assert_allclose(other, fits[0], rtol=1e-9, atol=1e-12)
+        assert (other != fits[0]).any(), "another layout adds up in another order"
+    assert (fits[1] != fits[2]).any(), "Winograd's algorithm rounds differently"
 
 
 def test_clipping() -> None:

@@ -33,7 +33,7 @@ PIXEL_TILE_BYTES = 1 << 27  # … one order of a tile should not take more than 
 PIXEL_TILE_LEAST = 16  # … but a tile has at least this many samples
 
 
-def choose_layout(net: Graph, shape: Shape, batch: int, asked: str | None = None) -> str:
+def choose_layout(net: Graph, shape: Shape, batch: int, asked: str | None = None, winograd: bool = True) -> str:
     """The layout that is asked for, or the one with less work by the estimate of ``layout_costs``.
 
     >>> import rop
@@ -46,16 +46,16 @@ def choose_layout(net: Graph, shape: Shape, batch: int, asked: str | None = None
         return "samples"  # there are no pixels
     if asked is not None:
         return check_choice("Objective", "layout", asked, LAYOUTS)
-    samples, pixels = layout_costs(net, shape, batch)
+    samples, pixels = layout_costs(net, shape, batch, winograd)
     return "pixels" if pixels < samples else "samples"
 
 
-def layout_costs(net: Graph, shape: Shape, batch: int) -> tuple[float, float]:
+def layout_costs(net: Graph, shape: Shape, batch: int, winograd: bool = True) -> tuple[float, float]:
     """Vector products per sample of all convolutions with sample lanes and with pixel lanes.
 
     Sample lanes leave padding of images out, but a tile has at least 16 lanes, and a batch of one tile occupies one
     thread; pixel lanes multiply padding, fill strips of positions, and pack what these read, but have Winograd's
-    algorithm.
+    algorithm, unless it is switched off.
     """
     shapes = net.shapes(shape)
     samples = pixels = 0.0
@@ -69,17 +69,18 @@ def layout_costs(net: Graph, shape: Shape, batch: int) -> tuple[float, float]:
             samples += weights * geometry.triples()[0].size * (DEPTHWISE_COST if depthwise else 1.0)
             positions = math.prod(output) * batch
             filled = -(-positions // STRIP) * STRIP / positions
-            pixels += weights * math.prod(output) * geometry.taps * filled * (1.0 if depthwise else _pixel_cost(layer))
+            cost = 1.0 if depthwise else _pixel_cost(layer, winograd)
+            pixels += weights * math.prod(output) * geometry.taps * filled * cost
     least = LANES[0]
     lanes = -(-batch // least) * least / batch
     return samples * lanes * (ONE_TILE if batch <= least else 1.0), pixels
 
 
-def _pixel_cost(layer: Conv2d) -> float:
+def _pixel_cost(layer: Conv2d, winograd: bool) -> float:
     """What a product on pixel lanes costs, next to one on sample lanes."""
     rows, channels = layer.out_channels // layer.groups, layer.in_channels // layer.groups
     plain = layer.kernel_size == (3, 3) and layer.stride == layer.dilation == (1, 1) and layer.groups == 1
-    transformed = plain and min(rows, channels) >= LEAST_CHANNELS
+    transformed = winograd and plain and min(rows, channels) >= LEAST_CHANNELS
     return (1 + FEWER_ROWS / rows + FEWER_CHANNELS / channels) / (WINOGRAD_GAIN if transformed else 1.0)
 
 

@@ -95,7 +95,7 @@ class CpuWorkspace(Workspace):
         winograd: bool = True,
     ) -> CpuWorkspace:
         """The workspace of a network."""
-        pixel_lanes = choose_layout(net, shape, batch, layout) == "pixels"
+        pixel_lanes = choose_layout(net, shape, batch, layout, winograd) == "pixels"
         return cls(outline(net, shape, training, loss, dtype, pixel_lanes, winograd), batch, memory_limit, one_chunk)
 
     def _ensure_compiled(self, training: bool) -> None:

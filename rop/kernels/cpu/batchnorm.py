@@ -137,7 +137,7 @@ def moments(sums, order, x: Jet, tables: Jet, mask, extent: Extent, part: Slice)
         if order == 0:
             for p in range(pixels):
                 first += _row_sum(x0 + (p * channels + c) * row, mask, lanes)
-            mean = first / count
+            mean = first / max(count, 1)  # a tile may hold nothing but padding: the last batch of an epoch
             for p in range(pixels):
                 second += _row_square(x0 + (p * channels + c) * row, real(mean), mask, lanes)
             first, second, third = float(count), mean, second

@@ -69,9 +69,8 @@ PASSES = 9
 WORDS = PASSES + 27
 
 # The vectors that Python and a compiled step exchange, float64; the rules name their places.
-(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM, TARGET, ITERATIONS, SENSE, ABSOLUTE, WARM, CLIP, LIMIT) = map(
-    int, rules.Setting
-)
+(MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM) = map(int, list(rules.Setting)[:7])
+(TARGET, ITERATIONS, SENSE, STOP, WARM, CLIP, LIMIT, SIGNED, CONSTANT) = map(int, list(rules.Setting)[7:])
 RATE, MU, TOLERANCE = map(int, rules.Given)
 LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = map(int, rules.Report)
 SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
@@ -259,10 +258,14 @@ def _pass(d, which, first):
 
 
 def _start(d, settings, number, total):
-    """Where power iteration starts: the vector to which the step before would have gone on, or a random one."""
+    """Where power iteration starts: the vector to which the step before would have gone on, or a random or constant
+    one."""
     v, u = reals(d[V], d[SIZE]), reals(d[HVP], d[SIZE])
     if settings[WARM] == 0:
-        random_direction(v, d[SEED], number)
+        if settings[CONSTANT] != 0:
+            v[:] = real(1.0 / np.sqrt(v.size))
+        else:
+            random_direction(v, d[SEED], number)
         return
     moments(u, v, total)
     if total[0] > 0 and np.isfinite(total[0]):
@@ -275,12 +278,12 @@ def _power(d, settings, tolerance, first, report, total):
     next step goes on from u/‖u‖."""
     n = d[SIZE]
     u, v = reals(d[HVP], n), reals(d[V], n)
-    value = 0.0
+    value, rule = 0.0, int(settings[STOP])
     for iteration in range(int(settings[ITERATIONS])):
         if iteration > 0:
             scaled(v, u, real(1.0 / np.sqrt(total[0])))
         _pass(d, 1, first)
-        before = value
+        before, residual_before = value, report[RESIDUAL]
         moments(u, v, total)
         value = total[1] / total[2]
         squared = total[0] - value * total[1]
@@ -290,7 +293,7 @@ def _power(d, settings, tolerance, first, report, total):
         report[PRODUCTS] = iteration + 1
         if not np.isfinite(value) or total[0] == 0.0 or peek(d[ASKED] + 8 * CANCELLED) != 0:
             break
-        if is_enough(settings[ABSOLUTE] != 0, tolerance, value, before, report[RESIDUAL], iteration + 1):
+        if is_enough(rule, tolerance, value, report[RESIDUAL], before, residual_before, iteration + 1):
             break
     return value
 
@@ -380,7 +383,7 @@ def _penalty(d, settings, step, number, first, report, now, total):
     if not takes_part(abs(value), settings[TARGET], report[RESIDUAL], settings[SENSE]):
         return 0.0
     run_pass(d, 2, first)
-    factor = 2.0 * np.sign(value)  # 2: order 2 is a Taylor coefficient
+    factor = 2.0 * (np.sign(value) if settings[SIGNED] != 0 else 1.0)  # 2: order 2 is a Taylor coefficient
     if settings[CLIP] > 0 or settings[LIMIT] > 0:
         r2 = reals(d[R2], d[SIZE])
         moments(r2, r2, total)

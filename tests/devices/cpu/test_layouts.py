@@ -187,6 +187,8 @@ def test_the_layout_follows_the_net_the_batch_and_the_image() -> None:
     assert [choose_layout(deep, (64, 32, 32), batch) for batch in (1, 4, 32)] == ["pixels"] * 3
     assert [choose_layout(narrow, (1, 16, 16), batch) for batch in (4, 32, 128)] == ["pixels", "samples", "samples"]
     assert choose_layout(rop.Sequential(rop.Linear(3, 4)), (3,), 4) == "samples"
+    with_winograd, without = (layout_costs(deep, (64, 32, 32), 32, winograd)[1] for winograd in (True, False))
+    assert without > 1.5 * with_winograd
     samples, pixels = layout_costs(narrow, (1, 16, 16), 128)
     assert samples < pixels
 
