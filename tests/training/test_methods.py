@@ -319,4 +319,4 @@ def test_a_training_method_is_one_file_and_one_line(tmp_path: Path) -> None:
         place.edit(tmp_path)
     code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(tmp_path)!r})\n"
     done = run_python(code + USE.format(folder=str(tmp_path)))
-    assert "rop train: --momentum belongs to --optimizer sgd, got signum" in done.stderr
+    assert "rop train: --momentum belongs to --method entropy-sgd or kfac or sgd, got signum" in done.stderr
