@@ -20,8 +20,20 @@ if TYPE_CHECKING:
     from rop.graph import Graph, Input, Sequential
     from rop.layers import *
     from rop.objective import Jet, Objective, Point
-    from rop.optim import KFAC, SAM, SGD, SWA, Adam, EntropySGD, SpectralRadius
-    from rop.optim import convergent, cosine, inverse_epoch, piecewise_linear, power_law
+    from rop.optim import (
+        KFAC,
+        SAM,
+        SGD,
+        SWA,
+        Adam,
+        EntropySGD,
+        SpectralRadius,
+        convergent,
+        cosine,
+        inverse_epoch,
+        piecewise_linear,
+        power_law,
+    )
     from rop.torch.export import to_torch as to_torch
     from rop.torch.trace import from_torch as from_torch
     from rop.training.run import Fit, TrainingInterrupted, TrainingStopped, evaluate, train

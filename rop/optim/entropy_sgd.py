@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +73,8 @@ class EntropySGD:
         """Refuses a penalty on steps that have inner steps."""
         if self.steps:
             raise ArgumentError(
-                f"EntropySGD: expected no penalty with steps = {self.steps}, got {type(penalty).__name__}: its gradient "
-                "is not known at the points of inner steps; leave the penalty out (mu=0 for a command or a "
+                f"EntropySGD: expected no penalty with steps = {self.steps}, got {type(penalty).__name__}: its "
+                "gradient is not known at the points of inner steps; leave the penalty out (mu=0 for a command or a "
                 "classifier), or give steps=0, which is SGD"
             )
 
@@ -89,8 +90,12 @@ class EntropySGD:
 
     def scope(self, t: int) -> float:
         """γ after t steps."""
-        grown = np.log(self.gamma) + t * np.log1p(self.scoping) if self.gamma else -np.inf  # a power would overflow
-        return float(min(self.gamma, 1 / self.inner_lr) if t == 0 else np.exp(min(grown, -np.log(self.inner_lr))))
+        most = 1 / self.inner_lr
+        if self.gamma == 0:
+            return 0.0
+        if math.log(self.gamma / most) + t * math.log1p(self.scoping) >= 0:  # the power itself may overflow
+            return most
+        return float(self.gamma * (1 + self.scoping) ** t)
 
     def _mean(self, now: Step) -> np.ndarray:
         """m after the inner steps, (n,)."""

@@ -34,10 +34,10 @@ class KFAC:
         ν = min(1, √(kl_clip / Σ lr² uᵀ∇f)), the sum over all these layers
 
     Every ``covariance_every`` steps the factors of the step's batch are taken into running averages, A ← decay·A +
-    (1 − decay)·A_batch; every ``inverse_every`` steps their eigenvectors are computed anew. A layer that is used several
-    times has one pair of factors, in which its uses count like the pixels of a convolution. Parameters without factors,
-    those of batchnorm, move by their plain gradient, which ν does not shorten. The gradient of a penalty is added to ∇f
-    before everything else. Weight decay is added to ν·u.
+    (1 − decay)·A_batch; every ``inverse_every`` steps their eigenvectors are computed anew. A layer that is used more
+    than once has one pair of factors, in which its uses count like the pixels of a convolution. Parameters without
+    factors, those of batchnorm, move by their plain gradient, which ν does not shorten. The gradient of a penalty is
+    added to ∇f before everything else. Weight decay is added to ν·u.
 
     Args:
         lr, momentum, weight_decay: as for SGD.

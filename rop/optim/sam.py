@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ class SAM:
     0.1
     """
 
-    base: SGD | Adam = SGD()
+    base: SGD | Adam = field(default_factory=SGD)
     radius: float = 0.05
     adaptive: bool = False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class SWA:
     0.05
     """
 
-    base: Optimizer = SGD()
+    base: Optimizer = field(default_factory=SGD)
     first: int = 1
     last: int | None = None
     every: int = 1

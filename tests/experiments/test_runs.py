@@ -130,7 +130,8 @@ def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
         ),
         ("digits --method entropy-sgd --momentum 0 --no-nesterov", rop.EntropySGD(momentum=0.0, nesterov=False)),
         (
-            "forest --method kfac --lr 0.01 --decay 0.9 --damping 0.1 --kl-clip 0.1 --covariance-every 2 --inverse-every 4",
+            "forest --method kfac --lr 0.01 --decay 0.9 --damping 0.1 --kl-clip 0.1 --covariance-every 2 "
+            "--inverse-every 4",
             rop.KFAC(0.01, decay=0.9, damping=0.1, kl_clip=0.1, covariance_every=2, inverse_every=4),
         ),
     ],
@@ -143,7 +144,10 @@ def test_the_optimizer_of_the_options(options: str, expected: Any) -> None:
 def test_settings_of_another_optimizer_are_refused(option: str, capsys: Any) -> None:
     code, _, err = run(capsys, "train", "digits", *option.split())
     more = " or kfac" if "momentum" in option else ""
-    assert code == FAILED and err == f"rop train: {option.split()[0]} belongs to --method entropy-sgd{more} or sgd, got adam\n"
+    assert (
+        code == FAILED
+        and err == f"rop train: {option.split()[0]} belongs to --method entropy-sgd{more} or sgd, got adam\n"
+    )
 
 
 @pytest.mark.parametrize(
