@@ -38,7 +38,7 @@ from rop.arguments import as_array, check_choice, check_dtype, check_int
 from rop.graph import Graph, Sequential
 from rop.layers import ACTIVATIONS, CrossEntropy, Identity, Layer, LeakyReLU, Linear, ReLU
 from rop.objective import Objective, Point
-from rop.optim import SGD, Adam, Optimizer, Schedule, SpectralRadius
+from rop.optim import Optimizer, Schedule, SpectralRadius, optimizers, with_rate
 from rop.training.fit import Fit, Row
 from rop.training.run import train
 
@@ -47,7 +47,6 @@ __all__ = ["RopClassifier"]
 OWNER = "RopClassifier"
 USUAL_BATCH = 128
 HIDDEN_ACTIVATIONS = {kind.__name__.lower(): kind for kind in (ReLU, LeakyReLU, Identity, *ACTIVATIONS.values())}
-OPTIMIZERS = {"adam": Adam, "sgd": SGD}
 LARGEST_SEED = 2**31 - 1
 
 
@@ -64,8 +63,9 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         net: instead of an MLP, a net of your own, or a function (n_features, n_classes) → net. Its output is one logit
             for each class.
         input_shape: shape of one sample as the net sees it, such as (1, 28, 28); X stays (n_samples, n_features).
-        optimizer: "adam", "sgd", or an object such as rop.SGD(momentum=0.9); see rop.optim.Optimizer.
-        lr: learning rate, a number or a schedule; None: the optimizer's own.
+        optimizer: "adam", "sgd", "sam", "swa", "entropy-sgd", "kfac", or an object such as rop.SGD(momentum=0.9) or
+            rop.SAM(rop.Adam()); see rop.optim.Optimizer.
+        lr: learning rate, a number or a schedule; None: the optimizer's own, or that of its base.
         batch_size: samples per step; "auto" is about 128, so that no epoch leaves out more than a few samples.
         epochs: passes of ``fit`` over the data; ``partial_fit`` makes one.
         mu, K, solver: the penalty, see rop.SpectralRadius; mu=0 for none.
@@ -201,6 +201,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         self.net_ = self._made_net()
 
     def _train(self, X: np.ndarray, labels: np.ndarray, epochs: int, **options: Any) -> None:
+        optimizer = self._made_optimizer()
         fit = train(
             self.net_,
             CrossEntropy(),
@@ -208,7 +209,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
             epochs=epochs,
             seed=self._seed,
             batch_size=self._batch_size(len(X)),
-            optimizer=self._made_optimizer(),
+            optimizer=optimizer,
             regularizer=self._made_penalty(),
             dtype=self.dtype,
             progress=bool(self.verbose),
@@ -217,7 +218,9 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
         self.w_, self.state_ = fit.w, fit.state
         self.history_ = [*self.history_, *fit.history]
         self.n_iter_ = len(self.history_)
-        self._fit = replace(fit, w_last=fit.w, state_last=fit.state)  # partial_fit continues from what predict uses
+        # partial_fit continues from what predict uses, unless that is an average beside the iterates
+        averaged = hasattr(optimizer, "result")
+        self._fit = fit if averaged else replace(fit, w_last=fit.w, state_last=fit.state)
 
     def _patience(self) -> Callable[[Row, Fit], bool]:
         patience = check_int(OWNER, "n_iter_no_change", self.n_iter_no_change)
@@ -285,7 +288,8 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
     def _made_optimizer(self) -> Optimizer:
         made: Any = self.optimizer
         if isinstance(made, str) or not isinstance(made, Optimizer):
-            made = OPTIMIZERS[check_choice(OWNER, "optimizer", _plain(made), tuple(OPTIMIZERS))]()
+            known = optimizers()
+            made = known[check_choice(OWNER, "optimizer", _plain(made), tuple(sorted(known)))]()
         if self.lr is None:
             return made
         if not hasattr(made, "__dataclass_fields__"):
@@ -293,7 +297,7 @@ class RopClassifier(ClassifierMixin, BaseEstimator):
                 f"{OWNER}: lr replaces that of an optimizer which is a dataclass, got {type(made).__name__}; give it "
                 "its own lr and leave lr=None"
             )
-        return replace(made, lr=self.lr)
+        return with_rate(made, self.lr)
 
     def _made_penalty(self) -> SpectralRadius | None:
         options = {} if self.solver_options is None else self.solver_options

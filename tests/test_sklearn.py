@@ -100,7 +100,9 @@ def test_the_penalty_flattens() -> None:
     assert rho[0.05] < 0.7 * rho[0.0]
 
 
-@pytest.mark.parametrize("optimizer", ["adam", rop.SGD(lr=rop.inverse_epoch(0.2), momentum=0.9)])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", rop.SGD(lr=rop.inverse_epoch(0.2), momentum=0.9), "sam", "swa", "kfac"], ids=str
+)
 def test_passes_of_partial_fit_are_epochs_of_fit(optimizer: Any) -> None:
     """Bit for bit: the optimizer's averages, its schedules and the order of samples continue."""
     given: dict[str, Any] = {"optimizer": optimizer, "mu": 0.01, "random_state": 0}
@@ -234,7 +236,7 @@ def test_progress_is_shown_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
         ({"net": cnn(4, 10)}, r"not fit samples of shape \(4,\): layer 0 .*; input_shape says"),
         ({"net": rop.Sequential(rop.Linear(4, 2))}, r"net must give 3 numbers .*got an output of shape \(2,\)"),
         ({"input_shape": (1, 3)}, r"as many numbers as X has features, 4, got \(1, 3\)"),
-        ({"optimizer": "rmsprop"}, "optimizer must be one of 'adam', 'sgd', got 'rmsprop'"),
+        ({"optimizer": "rmsprop"}, "optimizer must be one of 'adam', 'entropy-sgd', 'kfac', 'sam', 'sgd', 'swa', got"),
         ({"lr": "fast"}, "lr must be a real number"),
         ({"batch_size": "all"}, "batch_size must be one of 'auto', got 'all'"),
         ({"batch_size": 0}, "batch_size must be at least 1"),

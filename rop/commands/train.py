@@ -14,11 +14,18 @@ from rop.devices import LAYOUTS, check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
 from rop.kernels.rules import STOP_RULES
 from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
+from rop.optim.plain import spelled
 from rop.optim.start import STARTS
 from rop.training.arguments import ORDERS
 
 PENALTY_SETTINGS = ("K", "solver", "tol", "stop", "maxiter", "clip", "products", "start_vector")
-OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")  # those that have an option of their own
+# Settings of methods that have an option of their own. Those of all methods share one group: an option belongs to every
+# method whose class has a field of that name, and is refused with the others.
+METHOD_SETTINGS = (
+    *("momentum", "nesterov", "weight_decay", "radius", "adaptive", "first", "last", "every"),
+    *("steps", "gamma", "scoping", "noise", "inner_lr", "beta"),
+    *("decay", "damping", "kl_clip", "covariance_every", "inverse_every"),
+)
 
 
 def add(commands: Commands) -> None:
@@ -41,6 +48,7 @@ def add(commands: Commands) -> None:
     )
     _add_penalty(parser.add_argument_group("penalty"))
     _add_training(parser.add_argument_group("training"))
+    _add_methods(parser.add_argument_group("methods, see docs/training.md"))
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the run: keeps config, history and weights")
     add_common(parser)
 
@@ -80,17 +88,18 @@ def _add_training(training: argparse._ArgumentGroup) -> None:
     """Options of the training run."""
     training.add_argument("--epochs", type=positive, metavar="N")
     training.add_argument("--batch-size", type=positive, metavar="N")
-    training.add_argument("--optimizer", choices=sorted(optimizers()), help="(forest: sgd, else adam)")
+    training.add_argument(
+        "--method",
+        "--optimizer",
+        dest="method",
+        choices=sorted(optimizers()),
+        help="how steps are made; --optimizer is another name of this option (default: forest sgd, else adam)",
+    )
     training.add_argument("--lr", type=not_negative, metavar="X", help="learning rate at the start")
     training.add_argument(
         "--schedule",
         choices=("constant", "inverse-epoch", "cosine"),
         help="of the learning rate (forest: inverse-epoch, else constant)",
-    )
-    training.add_argument("--momentum", type=not_negative, metavar="X", help="of sgd (default 0)")
-    training.add_argument("--nesterov", action="store_true", default=None, help="of sgd")
-    training.add_argument(
-        "--weight-decay", type=not_negative, metavar="X", help="(default that of the optimizer: 0 for sgd and adam)"
     )
     training.add_argument("--order", choices=ORDERS, default="shuffled", help="of the samples (default shuffled)")
     training.add_argument("--partial-batch", action="store_true", help="end epochs with the samples that are left over")
@@ -99,6 +108,52 @@ def _add_training(training: argparse._ArgumentGroup) -> None:
     training.add_argument("--seed", type=int, default=0, metavar="N", help="(default 0)")
     training.add_argument("--dtype", choices=("float32", "float64"), default="float32", help="(default float32)")
     add_device(training, "cpu")
+
+
+def _add_methods(methods: argparse._ArgumentGroup) -> None:
+    """Options that are settings of methods."""
+
+    def number(option: str, help: str, **others: Any) -> None:
+        methods.add_argument(option, **{"type": not_negative, "metavar": "X", **others}, help=help)
+
+    whole: dict[str, Any] = {"type": positive, "metavar": "N"}
+    number("--momentum", "of sgd, entropy-sgd and kfac (default 0 for sgd, else 0.9)")
+    methods.add_argument(
+        "--nesterov", action=argparse.BooleanOptionalAction, help="momentum of sgd (default no) and entropy-sgd (yes)"
+    )
+    number("--weight-decay", "(default that of the method: 0 for those of rop)")
+    methods.add_argument(
+        "--base",
+        choices=[name for name in sorted(optimizers()) if name != "swa"],
+        help="the optimizer inside of sam (sgd or adam) or of swa (default that of the data set)",
+    )
+    number("--radius", "of sam: how far away the worst point is (default 0.05)")
+    methods.add_argument("--adaptive", action="store_true", default=None, help="of sam: relative to each parameter")
+    number("--first", "of swa: the first epoch in the average (default 1)", **whole)
+    number("--last", "of swa: the last one (default the last of the run)", **whole)
+    number("--every", "of swa: epochs between two that are averaged (default 1)", **whole)
+    number("--steps", "inner steps of entropy-sgd; 0: sgd with Nesterov momentum (default 20)", type=count, metavar="N")
+    number("--gamma", "of entropy-sgd: the pull of inner steps at first (default 1e-4)")
+    number("--scoping", "of entropy-sgd: how fast that grows a step (default 1e-3)")
+    number("--noise", "of entropy-sgd's inner steps (default 1e-4)")
+    number("--inner-lr", "learning rate of entropy-sgd's inner steps (default 0.1)")
+    number("--beta", "of entropy-sgd's average of inner steps (default 0.75)")
+    number("--decay", "of kfac's averages of factors (default 0.95)")
+    number("--damping", "of kfac (default 1e-3)")
+    number("--kl-clip", "of kfac: the longest step (default 1e-3)")
+    number("--covariance-every", "steps between two batches in kfac's factors (default 10)", **whole)
+    number("--inverse-every", "steps between two of kfac's eigendecompositions (default 100)", **whole)
+
+
+def count(text: str) -> int:
+    """A whole number from 0 up, as an option gives it.
+
+    >>> count("0")
+    0
+    """
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a whole number from 0 up, got {text!r}")
+    return int(text)
 
 
 def not_negative(text: str) -> float:
@@ -167,30 +222,57 @@ def run(options: argparse.Namespace) -> int:
 
 
 def chosen_optimizer(options: argparse.Namespace) -> Optimizer:
-    """The experiment's optimizer, changed as the options say."""
+    """The experiment's optimizer, changed as the options say. Methods around another optimizer, sam and swa, have it as
+    their base unless --base names another one."""
     experiment = EXPERIMENTS[options.dataset]
     default = experiment.optimizer(options.batch_size or experiment.batch_size)
-    kind: type[Any] = optimizers()[options.optimizer] if options.optimizer else type(default)
-    usual: Any = default.lr if kind is type(default) else kind().lr
+    kinds = _chosen_kinds(type(default), options)
+    inner = kinds[-1]
+    usual: Any = default.lr if inner is type(default) else inner().lr
     start = float(getattr(usual, "start", usual) if options.lr is None else options.lr)
     epochs = options.epochs or experiment.epochs
     schedule = options.schedule or ("inverse-epoch" if isinstance(usual, inverse_epoch) else "constant")
     lr = {"constant": start, "inverse-epoch": inverse_epoch(start), "cosine": cosine(start, epochs)}[schedule]
-    return kind(lr=lr, **_optimizer_settings(kind, options))
+    settings = _method_settings(kinds, options)
+    made = inner(lr=lr, **_of(inner, settings))
+    for kind in reversed(kinds[:-1]):
+        made = kind(base=made, **_of(kind, settings))
+    return made
 
 
-def _optimizer_settings(kind: type[Any], options: argparse.Namespace) -> dict[str, Any]:
-    """The options that are settings of this class of optimizers; those of another class are refused unless they are 0,
-    which changes nothing."""
+def _chosen_kinds(default: type[Any], options: argparse.Namespace) -> list[type[Any]]:
+    """The classes of the method, of its base and so on; the last one makes the step."""
+    kinds = [optimizers()[options.method] if options.method else default]
+    if options.base is not None:
+        if not _has(kinds[0], "base"):
+            raise _belongs("base", kinds[0])
+        kinds.append(optimizers()[options.base])
+    while _has(kinds[-1], "base"):
+        kinds.append(default)
+    return kinds
 
-    def has(optimizer: type[Any], name: str) -> bool:
-        return any(field.name == name for field in fields(optimizer))
 
-    given = {name: getattr(options, name) for name in OPTIMIZER_SETTINGS if getattr(options, name) is not None}
+def _method_settings(kinds: list[type[Any]], options: argparse.Namespace) -> dict[str, Any]:
+    """The options that are settings of these classes; those of another class are refused unless they are 0, which
+    changes nothing."""
+    given = {name: getattr(options, name) for name in METHOD_SETTINGS if getattr(options, name) is not None}
     for name, value in given.items():
-        if value and not has(kind, name):
-            owners = [known for known, other in sorted(optimizers().items()) if has(other, name)]
-            raise rop.ArgumentError(
-                f"--{name.replace('_', '-')} belongs to --optimizer {' or '.join(owners)}, got {kind.__name__.lower()}"
-            )
-    return {name: value for name, value in given.items() if has(kind, name)}
+        if value and not any(_has(kind, name) for kind in kinds):
+            raise _belongs(name, *kinds)
+    return given
+
+
+def _has(kind: type[Any], name: str) -> bool:
+    return any(field.name == name for field in fields(kind))
+
+
+def _of(kind: type[Any], settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that this class has."""
+    return {name: value for name, value in settings.items() if _has(kind, name)}
+
+
+def _belongs(name: str, *kinds: type[Any]) -> rop.ArgumentError:
+    """The error for an option of another method."""
+    owners = [known for known, other in sorted(optimizers().items()) if _has(other, name)]
+    got = " of ".join(spelled(kind.__name__) for kind in kinds)
+    return rop.ArgumentError(f"--{name.replace('_', '-')} belongs to --method {' or '.join(owners)}, got {got}")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import rop
 from rop import eigen
-from rop.curvature.kfac import Kfac, _pairs, _positions, kfac
+from rop.curvature.kfac import Kfac, _pairs, kfac, positions
 from tests.helpers.zoo import normal, point
 from tests.helpers.zoo import settings as zoo
 
@@ -107,7 +107,7 @@ def gradient_from_pairs(p: Any) -> np.ndarray:
     """∇f of the linear and convolutional layers as Σ δ āᵀ, NaN for other parameters."""
     result = np.full(p.w.size, np.nan)
     for use in p.activations():
-        places = _positions(p.objective.net, use.layer)
+        places = positions(p.objective.net, use.layer)
         result[places] = np.where(np.isnan(result[places]), 0, result[places])
         for a, g, _ in _pairs(use):
             result[places] += g @ a.transpose(0, 2, 1)

@@ -118,6 +118,22 @@ def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
         ("forest --lr 0.3 --batch-size 64", rop.SGD(lr=rop.inverse_epoch(0.3))),
         ("forest --schedule constant --momentum 0.9", rop.SGD(lr=0.5, momentum=0.9)),
         ("forest --optimizer adam --schedule cosine --epochs 7", rop.Adam(lr=rop.cosine(1e-3, 7))),
+        ("forest --method sam --radius 0.1", rop.SAM(rop.SGD(lr=rop.inverse_epoch(0.5)), radius=0.1)),
+        ("digits --method sam --adaptive --lr 0.2", rop.SAM(rop.Adam(lr=0.2), adaptive=True)),
+        ("digits --method sam --base sgd --momentum 0.9", rop.SAM(rop.SGD(lr=0.1, momentum=0.9))),
+        ("digits --method swa --first 3 --last 9 --every 2", rop.SWA(rop.Adam(), first=3, last=9, every=2)),
+        ("digits --method swa --base sam --radius 0.2", rop.SWA(rop.SAM(rop.Adam(), radius=0.2))),
+        ("digits --method entropy-sgd --steps 0", rop.EntropySGD(steps=0)),
+        (
+            "digits --method entropy-sgd --steps 5 --gamma 0.1 --scoping 0 --noise 0 --inner-lr 0.2 --beta 0.5",
+            rop.EntropySGD(steps=5, gamma=0.1, scoping=0.0, noise=0.0, inner_lr=0.2, beta=0.5),
+        ),
+        ("digits --method entropy-sgd --momentum 0 --no-nesterov", rop.EntropySGD(momentum=0.0, nesterov=False)),
+        (
+            "forest --method kfac --lr 0.01 --decay 0.9 --damping 0.1 --kl-clip 0.1 --covariance-every 2 "
+            "--inverse-every 4",
+            rop.KFAC(0.01, decay=0.9, damping=0.1, kl_clip=0.1, covariance_every=2, inverse_every=4),
+        ),
     ],
 )
 def test_the_optimizer_of_the_options(options: str, expected: Any) -> None:
@@ -127,7 +143,48 @@ def test_the_optimizer_of_the_options(options: str, expected: Any) -> None:
 @pytest.mark.parametrize("option", ["--momentum 0.9", "--nesterov"])
 def test_settings_of_another_optimizer_are_refused(option: str, capsys: Any) -> None:
     code, _, err = run(capsys, "train", "digits", *option.split())
-    assert code == FAILED and err == f"rop train: {option.split()[0]} belongs to --optimizer sgd, got adam\n"
+    more = " or kfac" if "momentum" in option else ""
+    assert (
+        code == FAILED
+        and err == f"rop train: {option.split()[0]} belongs to --method entropy-sgd{more} or sgd, got adam\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--method adam --radius 0.1", "--radius belongs to --method sam, got adam"),
+        ("--method sam --first 2", "--first belongs to --method swa, got sam of adam"),
+        ("--method swa --steps 3", "--steps belongs to --method entropy-sgd, got swa of adam"),
+        ("--method sgd --damping 1", "--damping belongs to --method kfac, got sgd"),
+        ("--method kfac --base sgd", "--base belongs to --method sam or swa, got kfac"),
+        ("--method sam --base kfac", "SAM: expected base=rop.SGD(...) or rop.Adam(...), got KFAC"),
+        ("--method entropy-sgd --mu 0.01 --epochs 1", "EntropySGD: expected no penalty with steps = 20"),
+    ],
+)
+def test_settings_of_another_method_are_refused(options: str, message: str, capsys: Any) -> None:
+    code, _, err = run(capsys, "train", "digits", *options.split(), "--quiet")
+    assert code == FAILED and err.startswith(f"rop train: {message}")
+
+
+METHODS = {
+    "sam": "--radius 0.02",
+    "swa": "--first 2",
+    "entropy-sgd": "--steps 2 --mu 0",
+    "kfac": "--lr 0.01 --inverse-every 10",
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_methods_resume_to_the_same_weights(method: str, tmp_path: Path, capsys: Any) -> None:
+    options = ["--method", method, *METHODS[method].split(), "--solver", "track", "--quiet"]
+    for name, epochs in (("whole", "3"), ("parts", "1")):
+        code, _, err = run(capsys, "train", "digits", *options, "--epochs", epochs, "--out", str(tmp_path / name))
+        assert code == OK, err
+    code, _, err = run(capsys, "resume", str(tmp_path / "parts"), "--epochs", "3", "--quiet")
+    assert code == OK, err
+    whole, parts = (np.load(tmp_path / name / "weights.npz")["w"] for name in ("whole", "parts"))
+    np.testing.assert_array_equal(parts, whole)
 
 
 def test_forest_has_the_papers_learning_rate() -> None:

@@ -1,4 +1,5 @@
-"""Optimizers and penalties of a user's own: they train, they are saved, and a method is one file and one line."""
+"""Optimizers and penalties, those of a user's own above all: they train, they are saved, and a method is one file and
+one line. tests/training/test_baselines.py compares those of rop.optim with references."""
 
 from __future__ import annotations
 
@@ -124,12 +125,19 @@ RUNS: dict[str, dict[str, Any]] = {
     "penalty with a memory": {"regularizer": Counting(), "net": NORMALISED},
     "both": {"optimizer": HeavyBall(lr=0.05), "regularizer": Counting()},
     "factors": {"optimizer": Factors(), "regularizer": None},
+    "sam": {"optimizer": rop.SAM(rop.SGD(lr=0.3, momentum=0.5)), "net": NORMALISED},
+    "adaptive sam": {"optimizer": rop.SAM(rop.Adam(lr=0.01), radius=0.5, adaptive=True)},
+    "swa": {"optimizer": rop.SWA(rop.SGD(lr=0.1, momentum=0.5), first=2), "net": NORMALISED},
+    "swa of sam": {"optimizer": rop.SWA(rop.SAM(rop.Adam(lr=0.01)), last=3, every=2)},
+    "entropy-sgd": {"optimizer": rop.EntropySGD(steps=3, noise=1e-2), "regularizer": None, "net": NORMALISED},
+    "sgd in entropy-sgd": {"optimizer": rop.EntropySGD(lr=0.05, steps=0)},
+    "kfac": {"optimizer": rop.KFAC(lr=0.05, covariance_every=4, inverse_every=5), "net": NORMALISED},
 }
 
 
 # ------------------------------------------------------------------------------------------------------------ training
 @pytest.mark.parametrize("name", RUNS)
-def test_methods_of_ones_own_train_and_resume_with_the_same_bits(name: str, tmp_path: Path) -> None:
+def test_methods_train_and_resume_with_the_same_bits(name: str, tmp_path: Path) -> None:
     """Stopped after an epoch, in the middle of one, and begun as two fits."""
     given = {"epochs": 4, **RUNS[name]}
     whole = fit(**given)
@@ -140,7 +148,16 @@ def test_methods_of_ones_own_train_and_resume_with_the_same_bits(name: str, tmp_
     np.testing.assert_array_equal(halves.w_last, whole.w_last)
 
 
-@pytest.mark.parametrize("name", ["both", "end of an epoch"])
+def test_kfac_resumes_beside_a_penalty_that_has_factors_of_its_own(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "optimizer": rop.KFAC(lr=0.05, covariance_every=4, inverse_every=5),
+        "regularizer": rop.SpectralRadius(mu=0.01, solver="paper_lobpcg", maxiter=5),
+    }
+    fit(checkpoint=tmp_path, **{**given, "epochs": 2})
+    same(fit(checkpoint=tmp_path, resume=True, **given), fit(**given))
+
+
+@pytest.mark.parametrize("name", ["both", "end of an epoch", "adaptive sam", "swa", "entropy-sgd", "kfac"])
 def test_stopped_in_the_middle_of_an_epoch(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rop.training.run.SLICE", 0.0)
     monkeypatch.setattr("rop.training.run.SAVE_EVERY", 0.0)
@@ -221,9 +238,15 @@ def test_the_result_of_averaging_is_validated_and_returned() -> None:
 
 
 @pytest.mark.skipif(obstacle() is not None, reason=f"{obstacle()} (test_paths.py runs this in the simulator)")
-def test_methods_run_on_cuda() -> None:
+@pytest.mark.parametrize(
+    "optimizer",
+    [Sharp(), rop.SAM(radius=0.1), rop.SWA(), rop.EntropySGD(steps=2), rop.KFAC(lr=0.05, inverse_every=1)],
+    ids=lambda one: type(one).__name__,
+)
+def test_methods_run_on_cuda(optimizer: Any) -> None:
     net = rop.Sequential(rop.Linear(2, 3), rop.Tanh(), rop.Linear(3, 2))
-    given = {"optimizer": Sharp(), "regularizer": Ridge(), "net": net, "epochs": 1, "batch_size": 4, "data": moons(8)}
+    given = {"optimizer": optimizer, "net": net, "epochs": 1, "batch_size": 4, "data": moons(8)}
+    given["regularizer"] = None if isinstance(optimizer, rop.EntropySGD) else Ridge()
     found, expected = fit(device="cuda", **given), fit(**given)
     np.testing.assert_allclose(found.w, expected.w, rtol=1e-4, atol=1e-5)
 
@@ -319,4 +342,4 @@ def test_a_training_method_is_one_file_and_one_line(tmp_path: Path) -> None:
         place.edit(tmp_path)
     code = f"import os, sys; os.chdir({str(tmp_path)!r}); sys.path.insert(0, {str(tmp_path)!r})\n"
     done = run_python(code + USE.format(folder=str(tmp_path)))
-    assert "rop train: --momentum belongs to --optimizer sgd, got signum" in done.stderr
+    assert "rop train: --momentum belongs to --method entropy-sgd or kfac or sgd, got signum" in done.stderr
