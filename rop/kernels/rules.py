@@ -40,6 +40,8 @@ class Setting(IntEnum):
     LIMIT = 13  # part of ρ that a step may take away; 0: any
     SIGNED = 14  # 1: ∇ρ is that of |λ|, 0: that of λ
     CONSTANT = 15  # 1: a search without warm start begins with 1/√n in every component, 0: with a random vector
+    RADIUS = 16  # how far SAM ascends; 0: it does not
+    ADAPTIVE = 17  # 1: SAM ascends relative to the size of each parameter
 
 
 class Given(IntEnum):

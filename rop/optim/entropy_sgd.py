@@ -65,7 +65,7 @@ class EntropySGD:
             raise ArgumentError(f"{owner}: nesterov needs momentum, got momentum = 0; give nesterov=False as well")
 
     @property
-    def _outer(self) -> SGD:
+    def outer(self) -> SGD:
         """The optimizer of x, whose gradient is x − m."""
         return SGD(self.lr, self.momentum, self.nesterov, 0.0 if self.steps else self.weight_decay)
 
@@ -80,13 +80,13 @@ class EntropySGD:
 
     def start(self, problem: Problem) -> Memory:
         """The velocity, zero at first."""
-        return self._outer.start(problem)
+        return self.outer.start(problem)
 
     def step(self, now: Step, memory: Memory) -> None:
         """One step in Python."""
         if self.steps:
             now.gradient = now.w - self._mean(now)
-        self._outer.step(now, memory)
+        self.outer.step(now, memory)
 
     def scope(self, t: int) -> float:
         """γ after t steps."""

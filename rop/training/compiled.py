@@ -22,18 +22,18 @@ from rop.devices.lock import engine_lock, in_home_process
 from rop.kernels.cpu import training as compiled
 from rop.kernels.rules import Given, Setting
 from rop.lowering import ORDERS
-from rop.optim import Adam
+from rop.optim import SWA, Adam, Problem
 from rop.optim.start import first_direction, start_of
 from rop.training.report import blank
-from rop.training.settings import compiled_settings
+from rop.training.settings import compiled_settings, innermost_rule
 from rop.training.steps import Steps
 
 SHARE = 0.005  # seconds of steps in one call, which runs either with threads or without
 
 
 class CompiledSteps(Steps):
-    """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set, with SGD or Adam. The solver of a
-    penalty must be "power" or "track". See Steps for the arguments.
+    """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set, with SGD or Adam, alone or
+    inside of SAM and SWA. The solver of a penalty must be "power" or "track". See Steps for the arguments.
 
     >>> import numpy as np, rop
     >>> from rop.training.report import Report
@@ -69,7 +69,7 @@ class CompiledSteps(Steps):
         self._allocate(w)
 
     def _allocate(self, w: np.ndarray) -> None:
-        space, n, optimizer = self._space, self.size, self.optimizer
+        space, n, optimizer = self._space, self.size, innermost_rule(self.optimizer)
         space.ensure_direction(0)
         for k in ORDERS:
             space.reserve_results(((k, 0),), (0,))
@@ -81,20 +81,34 @@ class CompiledSteps(Steps):
             self._velocity, self._squares = aligned(n, self.dtype), aligned(n, self.dtype)
         elif optimizer.momentum or optimizer.weight_decay:
             self._velocity = aligned(n, self.dtype)
-        for name, array in (("before", self._before), ("velocity", self._velocity), ("squares", self._squares)):
+        self._held = aligned(n, self.dtype) if self._settings[Setting.RADIUS] else None
+        own = ("before", "velocity", "squares", "held")
+        for name, array in zip(own, (self._before, self._velocity, self._squares, self._held), strict=True):
             if array is not None:
                 space.memory.watch(name, array)
+        if isinstance(self.optimizer, SWA):
+            started = self.optimizer.start(Problem(self.net, n, self.dtype, self.batch, self.seed))
+            self._memory = {name: array for name, array in started.items() if name not in own}
+        self._describe_normalisations()
+
+    def _describe_normalisations(self) -> None:
+        """The rows of the descriptor for batchnorm layers: see NORMALISATIONS in rop/kernels/cpu/training.py."""
+        space = self._space
+        self._next_state = {name: array.copy() for name, array in self._state.items()}
         layers = [(one, self.net.name_of(one.operation.layer)) for one in space.lowered.normalisations]
         rows = [
             [
                 space.memory.address("channels0") + one.table_at[0] * self.dtype.itemsize,
                 one.operation.channels,
-                self._state[f"{name}.running_mean"].ctypes.data,
-                self._state[f"{name}.running_var"].ctypes.data,
+                *(
+                    state[f"{name}.{what}"].ctypes.data
+                    for state in (self._state, self._next_state)
+                    for what in ("running_mean", "running_var")
+                ),
             ]
             for one, name in layers
         ]
-        self._normalisations = np.array(rows, np.int64).reshape(-1, 4)
+        self._normalisations = np.array(rows, np.int64).reshape(-1, compiled.ROW)
         self._averaging = np.array([one.operation.layer.momentum for one, _ in layers], np.float64)
 
     # ----------------------------------------------------------------------------------------------- what a run carries
@@ -108,9 +122,8 @@ class CompiledSteps(Steps):
             "velocity": self._velocity,
             "squares": self._squares,
         }
-        return {name: array for name, array in named.items() if array is not None} | {
-            f"state/{name}": array for name, array in self._state.items()
-        }
+        state = {f"state/{name}": array for name, array in self._state.items()}
+        return {name: array for name, array in named.items() if array is not None} | self._memory | state
 
     # ------------------------------------------------------------------------------------------------------------ steps
     def _arrange(self, batches: np.ndarray) -> None:
@@ -222,6 +235,7 @@ class CompiledSteps(Steps):
             compiled.BEFORE: address(self._before),
             compiled.X: address(data.x),
             compiled.ROW_BYTES: data.x.strides[0],
+            compiled.HELD: address(self._held),
         }
         descriptor = np.zeros(compiled.WORDS, np.int64)
         descriptor[: compiled.PASSES] = [word for bound in passes for word in bound.address]

@@ -37,7 +37,7 @@ class CudaSteps(OneByOne):
 
     def _prepare(self, w: np.ndarray) -> None:
         x, targets = self._x, self._targets
-        self._settings = compiled_settings(type(self).__name__, self.optimizer, self.regularizer)
+        self._settings = compiled_settings(type(self).__name__, self.optimizer, self.regularizer, "cuda")
         self._space = space = CudaWorkspace.of(
             self.net, x.shape[1:], True, self.loss, self.dtype, self.batch, EVERYTHING, samples=len(x)
         )

@@ -31,6 +31,7 @@ from rop.training.interrupt import deferred_interrupt
 from rop.training.progress import Quiet, shown
 from rop.training.report import TIMES, Report, blank, is_finite, means
 from rop.training.resume import Keeper, Standing
+from rop.training.settings import innermost_rule
 from rop.training.steps import Steps, steps_for
 
 SLICE = 0.2  # seconds of steps between two looks at progress and Ctrl-C
@@ -370,7 +371,7 @@ class _Run:
 def recall(steps: Steps, earlier: Fit) -> None:
     """Restores the memory of the optimizer and of the penalty from an earlier fit."""
     arrays, memory = steps.arrays, earlier.memory
-    if type(steps.optimizer) in (SGD, Adam) and ("squares" in arrays) != ("squares" in memory):
+    if type(innermost_rule(steps.optimizer)) in (SGD, Adam) and ("squares" in arrays) != ("squares" in memory):
         given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
         raise ArgumentError(
             f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "

@@ -8,39 +8,67 @@ import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.kernels.rules import SENSE, STOP_RULES, Setting
-from rop.optim import SGD, Adam, SpectralRadius
+from rop.optim import SAM, SGD, SWA, Adam, EntropySGD, SpectralRadius
 
 # By exact class: a subclass may have another step, which compiled code would not see.
-COMPILED_OPTIMIZERS = (SGD, Adam)
+RULES = (SGD, Adam)
 COMPILED_PENALTIES = (SpectralRadius, type(None))
 
 
-def has_compiled_form(optimizer: Any, regularizer: Any) -> bool:
-    """Whether steps with these settings can run in compiled code.
+def has_compiled_form(optimizer: Any, regularizer: Any, device: str = "cpu") -> bool:
+    """Whether steps with these settings can run in compiled code: SGD and Adam on both devices, and on the CPU what is
+    made of them.
 
     >>> has_compiled_form(SGD(), SpectralRadius()), has_compiled_form(SGD(), SpectralRadius(solver="lanczos"))
     (True, False)
+    >>> has_compiled_form(SWA(SAM(SGD())), None), has_compiled_form(SAM(SGD()), None, "cuda")
+    (True, False)
     """
-    if type(optimizer) not in COMPILED_OPTIMIZERS or type(regularizer) not in COMPILED_PENALTIES:
+    if type(_rule_on(device, optimizer)) not in RULES or type(regularizer) not in COMPILED_PENALTIES:
         return False
     return regularizer is None or regularizer.compiled
 
 
-def compiled_settings(owner: str, optimizer: Any, regularizer: Any) -> np.ndarray:
+def innermost_rule(optimizer: Any) -> Any:
+    """The optimizer whose rule makes the steps: SWA averages what its base does, SAM gives its base another gradient,
+    and entropy-SGD without inner steps is SGD.
+
+    >>> innermost_rule(SWA(SAM(Adam(lr=0.1)))), innermost_rule(EntropySGD(steps=0)).nesterov
+    (Adam(lr=0.1, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0), True)
+    """
+    if type(optimizer) in (SWA, SAM):
+        return innermost_rule(optimizer.base)
+    return optimizer.outer if type(optimizer) is EntropySGD and optimizer.steps == 0 else optimizer
+
+
+def _rule_on(device: str, optimizer: Any) -> Any:
+    """The optimizer of which a device must have the rule: a GPU has SGD and Adam by themselves only."""
+    return optimizer if device == "cuda" else innermost_rule(optimizer)
+
+
+def _ascent(optimizer: Any) -> dict[Setting, float]:
+    """The settings of SAM, if it is part of the optimizer."""
+    inner = optimizer.base if type(optimizer) is SWA else optimizer
+    return {Setting.RADIUS: inner.radius, Setting.ADAPTIVE: inner.adaptive} if type(inner) is SAM else {}
+
+
+def compiled_settings(owner: str, optimizer: Any, regularizer: Any, device: str = "cpu") -> np.ndarray:
     """The settings of a run as the vector that compiled code reads: a place for each ``Setting``, float64."""
-    for value, kinds in ((optimizer, COMPILED_OPTIMIZERS), (regularizer, COMPILED_PENALTIES)):
+    rule = _rule_on(device, optimizer)
+    for value, kinds in ((rule, RULES), (regularizer, COMPILED_PENALTIES)):
         if type(value) not in kinds:
             raise ArgumentTypeError(
                 f"{owner}: expected {' or '.join(kind.__name__ for kind in kinds)} itself, whose steps are compiled, "
                 f"got {type(value).__name__}; rop.train and StepwiseSteps take it"
             )
     vector = np.zeros(len(Setting))
-    for setting, number in {**_of_optimizer(optimizer), **_of_penalty(owner, regularizer)}.items():
+    of_optimizer = {**_of_rule(rule), **_ascent(optimizer)}
+    for setting, number in {**of_optimizer, **_of_penalty(owner, regularizer)}.items():
         vector[setting] = number
     return vector
 
 
-def _of_optimizer(optimizer: SGD | Adam) -> dict[Setting, float]:
+def _of_rule(optimizer: SGD | Adam) -> dict[Setting, float]:
     common: dict[Setting, float] = {Setting.DECAY: optimizer.weight_decay}
     if isinstance(optimizer, Adam):
         beta1, beta2 = optimizer.betas

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ from rop.graph import Graph
 from rop.inputs import check_data, check_problem, check_state, check_statistics
 from rop.kernels.rules import Given
 from rop.layers.loss import Loss, Targets
-from rop.optim import SGD, Optimizer, Penalty
+from rop.objective import Objective
+from rop.optim import SGD, Epoch, Memory, Optimizer, Penalty
 from rop.optim.method import check_methods
 from rop.training.report import blank, is_finite
 from rop.training.settings import has_compiled_form
@@ -54,6 +55,8 @@ class Steps(ABC):
         layout, winograd: how the CPU computes, as for Objective.
     """
 
+    _device = "cpu"
+
     def __init__(
         self,
         net: Graph,
@@ -80,7 +83,9 @@ class Steps(ABC):
         self.optimizer: Any = SGD() if optimizer is None else optimizer  # some paths read fields of its class
         self.regularizer: Any = regularizer
         check_methods(owner, self.optimizer, regularizer)
+        self._memory: Memory = {}  # what the optimizer keeps and Python reads
         self._x, self._y, self._profiled = check_data(x, self.dtype, check_finite=True), y, profile
+        self._labels = np.asarray(y)
         self._layout, self._winograd = layout, winograd
         self._targets = self._checked_targets(owner)
         self._state = check_state(net, state, self.dtype, owner)
@@ -139,8 +144,18 @@ class Steps(ABC):
     def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
         """See ``run``; the rate, μ and tolerance of each step are in self._given, (steps, Given)."""
 
-    def end_epoch(self, epoch: int) -> None:  # noqa: B027 (compiled optimizers do not ask for it)
-        """Calls the optimizer's ``end_epoch``, if it has one."""
+    def end_epoch(self, epoch: int) -> None:
+        """Calls the optimizer's ``end_epoch``, if it has one. ``arrays`` must then be views."""
+        if not hasattr(self.optimizer, "end_epoch"):
+            return
+        self.mark()
+        self.optimizer.end_epoch(Epoch(self.arrays["w"], self._state, epoch, self._statistics), self._memory)
+        if not self.finite():
+            self.back()
+            raise ArgumentError(
+                f"{type(self.optimizer).__name__}: expected finite parameters and statistics after end_epoch, got NaN "
+                f"or Inf in epoch {epoch}"
+            )
 
     # ----------------------------------------------------------------------------------------------- what a run carries
     @property
@@ -174,7 +189,28 @@ class Steps(ABC):
 
     def result(self) -> dict[str, np.ndarray]:
         """The model that validation and the fit use: ``model``, unless the optimizer has a ``result`` of its own."""
-        return self.model()
+        w = self.optimizer.result(self._memory) if hasattr(self.optimizer, "result") else None
+        if w is None:
+            return self.model()
+        return {"w": np.array(w, self.dtype)} | {f"state/{name}": one for name, one in self._statistics(w).items()}
+
+    def _statistics(self, w: np.ndarray) -> dict[str, np.ndarray]:
+        """Statistics of batchnorm at w: the means of those of the batches of the data in their own order."""
+        if not self._state:
+            return {}
+        starts = range(0, len(self._x) - self.batch + 1, self.batch)
+        found = [self._objective_of(np.arange(i, i + self.batch)).at(w).batch_stats for i in starts]
+        return {name: np.mean([one[name] for one in found], axis=0, dtype=self.dtype) for name in self._state}
+
+    def _objective_of(self, rows: np.ndarray) -> Objective:
+        """f of some rows of the data."""
+        return self._first_batch.with_data(self._x[rows], self._labels[rows])
+
+    @cached_property
+    def _first_batch(self) -> Objective:
+        settings: dict[str, Any] = {"dtype": self.dtype, "device": self._device}
+        settings |= {"layout": self._layout, "winograd": self._winograd}
+        return Objective(self.net, self.loss, self._x[: self.batch], self._labels[: self.batch], **settings)
 
     @property
     def w(self) -> np.ndarray:
@@ -230,7 +266,7 @@ def steps_for(optimizer: Optimizer, regularizer: Penalty | None, device: str = "
     'CompiledSteps'
     """
     check_choice("train", "device", device, ("cpu", "cuda"))
-    if not has_compiled_form(optimizer, regularizer):
+    if not has_compiled_form(optimizer, regularizer, device):
         from rop.training.stepwise import StepwiseSteps
 
         return partial(StepwiseSteps, device=device)

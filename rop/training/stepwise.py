@@ -9,8 +9,7 @@ import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.kernels.rules import Given, Report
-from rop.objective import Objective
-from rop.optim import Epoch, Memory, Problem, Step
+from rop.optim import Memory, Problem, Step
 from rop.training.averages import RunningAverages
 from rop.training.report import is_finite
 from rop.training.steps import OneByOne
@@ -30,18 +29,7 @@ class StepwiseSteps(OneByOne):
         super().__init__(*problem, **options)
 
     def _prepare(self, w: np.ndarray) -> None:
-        self._labels, self._w = np.asarray(self._y), np.array(w, self.dtype)
-        first = np.arange(self.batch)
-        self._f = Objective(
-            self.net,
-            self.loss,
-            self._x[first],
-            self._labels[first],
-            dtype=self.dtype,
-            device=self._device,
-            layout=self._layout,
-            winograd=self._winograd,
-        )
+        self._w = np.array(w, self.dtype)
         self._averages = RunningAverages(self.net, self._state)
         self._cache: dict[str, Any] = {}
         problem = Problem(self.net, self.size, self.dtype, self.batch, self.seed)
@@ -68,9 +56,6 @@ class StepwiseSteps(OneByOne):
         return self.finite()
 
     # ------------------------------------------------------------------------------------------------------------ steps
-    def _objective_of(self, rows: np.ndarray) -> Objective:
-        return self._f.with_data(self._x[rows], self._labels[rows])
-
     def _step(self, rows: np.ndarray, number: int, given: np.ndarray, report: np.ndarray) -> None:
         objective = self._objective_of(rows)
         point = objective.at(self._w)
@@ -113,35 +98,6 @@ class StepwiseSteps(OneByOne):
             )
         now.gradient += added
         now.added, report[Report.PENALTY] = added, 1.0
-
-    # ----------------------------------------------------------------------------------------------------------- epochs
-    def end_epoch(self, epoch: int) -> None:
-        """See Steps.end_epoch."""
-        if not hasattr(self.optimizer, "end_epoch"):
-            return
-        self.mark()
-        self.optimizer.end_epoch(Epoch(self._w, self._state, epoch, self._statistics), self._memory)
-        if not self.finite():
-            self.back()
-            raise ArgumentError(
-                f"{type(self.optimizer).__name__}: expected finite parameters and statistics after end_epoch, got NaN "
-                f"or Inf in epoch {epoch}"
-            )
-
-    def result(self) -> dict[str, np.ndarray]:
-        """See Steps.result."""
-        w = self.optimizer.result(self._memory) if hasattr(self.optimizer, "result") else None
-        if w is None:
-            return self.model()
-        return {"w": np.array(w, self.dtype)} | {f"state/{name}": one for name, one in self._statistics(w).items()}
-
-    def _statistics(self, w: np.ndarray) -> dict[str, np.ndarray]:
-        """Statistics of batchnorm at w: the means of those of the batches of the data in their own order."""
-        if not self._state:
-            return {}
-        starts = range(0, len(self._x) - self.batch + 1, self.batch)
-        found = [self._objective_of(np.arange(i, i + self.batch)).at(w).batch_stats for i in starts]
-        return {name: np.mean([one[name] for one in found], axis=0, dtype=self.dtype) for name in self._state}
 
 
 def _started(method: Any, problem: Problem) -> Memory:

@@ -13,6 +13,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rop
 from rop.optim import Epoch, Memory, Step, describe, revive
+from rop.training.compiled import CompiledSteps
+from rop.training.steps import Steps
 from rop.training.stepwise import StepwiseSteps
 from tests.training.test_trainer import fit, moons, wrong_type
 
@@ -23,6 +25,7 @@ NETS: dict[str, Callable[[], rop.Graph]] = {
     "batchnorm": lambda: rop.Sequential(rop.Linear(3, 6), rop.BatchNorm1d(6), rop.Tanh(), rop.Linear(6, 3)),
 }
 MLP = NETS["mlp"]()
+WAYS = [CompiledSteps, StepwiseSteps]
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -35,13 +38,13 @@ def objective(net: rop.Graph, rows: np.ndarray, loss: Any = None, y: np.ndarray 
     return rop.Objective(net, loss or rop.CrossEntropy(), x[rows], (labels if y is None else y)[rows], dtype=np.float64)
 
 
-def path(optimizer: Any, net: rop.Graph = MLP, penalty: Any = None, **given: Any) -> list[np.ndarray]:
+def path(
+    optimizer: Any, net: rop.Graph = MLP, penalty: Any = None, by: type[Steps] = StepwiseSteps, **given: Any
+) -> list[np.ndarray]:
     """w after each step through the data in their order."""
     x, y = data()
     options = {"loss": rop.CrossEntropy(), "y": y, "w": net.init(3, np.float64), "seed": SEED, **given}
-    steps = StepwiseSteps(
-        net, x=x, batch_size=BATCH, dtype=np.float64, optimizer=optimizer, regularizer=penalty, **options
-    )
+    steps = by(net, x=x, batch_size=BATCH, dtype=np.float64, optimizer=optimizer, regularizer=penalty, **options)
     schedules = {} if penalty is None else {"mu": penalty.mu, "tol": penalty.tol}
     found = []
     for i in range(steps.begin(np.arange(COUNT))):
@@ -102,14 +105,15 @@ BASES: dict[str, tuple[Any, Callable[[Any], torch.optim.Optimizer]]] = {
 @pytest.mark.parametrize("net", NETS)
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize(("adaptive", "radius"), [(False, 0.1), (True, 1.0)], ids=["sam", "asam"])
-def test_sam_is_that_of_torch_step_by_step(adaptive: bool, radius: float, base: str, net: str) -> None:
+@pytest.mark.parametrize("by", WAYS)
+def test_sam_is_that_of_torch_step_by_step(by: type[Steps], adaptive: bool, radius: float, base: str, net: str) -> None:
     ours, theirs = BASES[base]
     reference = Torch(NETS[net]())
     optimizer, expected = theirs(reference.module.parameters()), []
     for rows in ROWS:
         reference.sam_step(rows, optimizer, radius, adaptive)
         expected.append(reference.w)
-    closely(path(rop.SAM(ours, radius=radius, adaptive=adaptive), NETS[net]()), expected)
+    closely(path(rop.SAM(ours, radius=radius, adaptive=adaptive), NETS[net](), by=by), expected)
 
 
 def test_sam_takes_batchnorms_statistics_at_w() -> None:
@@ -123,15 +127,17 @@ def test_sam_takes_batchnorms_statistics_at_w() -> None:
         np.testing.assert_allclose(far[name], array, rtol=1e-9, atol=1e-12)
 
 
-def test_sam_without_a_radius_or_without_a_gradient_is_its_base() -> None:
-    closely(path(rop.SAM(rop.SGD(lr=0.2), radius=0.0)), path(rop.SGD(lr=0.2)))
+@pytest.mark.parametrize("by", WAYS)
+def test_sam_without_a_radius_or_without_a_gradient_is_its_base(by: type[Steps]) -> None:
+    closely(path(rop.SAM(rop.SGD(lr=0.2), radius=0.0), by=by), path(rop.SGD(lr=0.2)))
     zero: dict[str, Any] = {"loss": rop.MSE(), "y": np.zeros((COUNT, 3)), "w": np.zeros(MLP.size)}
-    assert not np.any(path(rop.SAM(), **zero)[-1])
+    assert not np.any(path(rop.SAM(), by=by, **zero)[-1])
 
 
-def test_the_penalty_of_sam_is_that_of_w_and_leaves_the_ascent_alone() -> None:
+@pytest.mark.parametrize("by", WAYS)
+def test_the_penalty_of_sam_is_that_of_w_and_leaves_the_ascent_alone(by: type[Steps]) -> None:
     penalty = rop.SpectralRadius(mu=0.3, tol=1e-12, maxiter=2000, limit=None)
-    found = path(rop.SAM(rop.SGD(lr=0.2), radius=0.1), penalty=penalty)[0]
+    found = path(rop.SAM(rop.SGD(lr=0.2), radius=0.1), penalty=penalty, by=by)[0]
     w, f = MLP.init(3, np.float64), objective(MLP, ROWS[0])
     p = f.at(w)
     e = rop.spectral_radius(p, tol=1e-12, maxiter=5000)

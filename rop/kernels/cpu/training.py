@@ -57,7 +57,7 @@ PASSES = 9
     TILE_BYTES,
     CLASSES,
     LABELS,
-    NORMALISATIONS,  # a row for each batchnorm layer: channel table, channels, running mean, running variance
+    NORMALISATIONS,  # a row for each batchnorm layer: channel table, channels, running mean and variance, the next ones
     NORMALISATION_COUNT,
     AVERAGING,  # and how much of the new statistics its running averages take in, float64
     CLOCK,  # clock_gettime, for a profile; 0: none
@@ -65,12 +65,15 @@ PASSES = 9
     BEFORE,  # a copy of the v with which a step's products began, in case it is cancelled
     X,  # the data
     ROW_BYTES,
-) = range(PASSES, PASSES + 27)
-WORDS = PASSES + 27
+    HELD,  # a copy of w while SAM looks at another point
+) = range(PASSES, PASSES + 28)
+WORDS = PASSES + 28
+ROW = 6  # words of a row of NORMALISATIONS
 
 # The vectors that Python and a compiled step exchange, float64; the rules name their places.
 (MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM) = map(int, list(rules.Setting)[:7])
-(TARGET, ITERATIONS, SENSE, STOP, WARM, CLIP, LIMIT, SIGNED, CONSTANT) = map(int, list(rules.Setting)[7:])
+(TARGET, ITERATIONS, SENSE, STOP, WARM, CLIP, LIMIT, SIGNED, CONSTANT) = map(int, list(rules.Setting)[7:16])
+RADIUS, ADAPTIVE = int(rules.Setting.RADIUS), int(rules.Setting.ADAPTIVE)
 RATE, MU, TOLERANCE = map(int, rules.Given)
 LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = map(int, rules.Report)
 SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
@@ -78,6 +81,8 @@ SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
 is_enough, takes_part, shortening = helper(rules.is_enough), helper(rules.takes_part), helper(rules.shortening)
 plain, sgd, adam = helper(rules.plain), helper(rules.sgd), helper(rules.adam)
 unbiased, averaged = helper(rules.unbiased), helper(rules.averaged)
+ascent_scale, ascent = helper(rules.ascent_scale), helper(rules.ascent)
+adaptive_ascent = helper(rules.adaptive_ascent)
 
 run: Any = None  # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None
@@ -113,6 +118,16 @@ def _distance(u, v, factor):
 
 
 @loop
+def _squared_products(w, g):
+    """‖w∘g‖²."""
+    s = 0.0
+    for i in range(w.size):
+        product = np.float64(w[i]) * np.float64(g[i])
+        s += product * product
+    return s
+
+
+@loop
 def _scale_into(y, x, factor):
     for i in range(y.size):
         y[i] = factor * x[i]
@@ -144,7 +159,39 @@ def _scaled(y, x, factor):
             _scale_into(y[low:high], x[low:high], factor)
 
 
+def _adaptive_square(w, g):
+    """‖w∘g‖², slice by slice."""
+    n = w.size
+    if n < LONG:
+        return _squared_products(w, g)
+    sums = np.empty(PARTS)
+    for part in prange(PARTS):
+        low, high = n * part // PARTS, n * (part + 1) // PARTS
+        sums[part] = _squared_products(w[low:high], g[low:high])
+    total = 0.0
+    for part in range(PARTS):
+        total += sums[part]
+    return total
+
+
 # ------------------------------------------------------------------------------------------------------------- updates
+@loop
+def _ascend_slice(w, g, scale, adaptive):
+    for i in range(w.size):
+        w[i] = adaptive_ascent(w[i], g[i], scale) if adaptive else ascent(w[i], g[i], scale)
+
+
+def _climbed(w, g, scale, adaptive):
+    """w ← w + ε of SAM."""
+    n = w.size
+    if n < LONG:
+        _ascend_slice(w, g, scale, adaptive)
+    else:
+        for part in prange(PARTS):
+            low, high = n * part // PARTS, n * (part + 1) // PARTS
+            _ascend_slice(w[low:high], g[low:high], scale, adaptive)
+
+
 @loop
 def _plain(w, g, rate):
     for i in range(w.size):
@@ -339,18 +386,42 @@ def _correct(d, first):
 
 
 def _average(d):
-    """Running averages of batchnorm: mean and unbiased variance of the batch are taken in."""
+    """The next running averages of batchnorm: mean and unbiased variance of the batch are taken in."""
     for i in range(d[NORMALISATION_COUNT]):
-        row = integers(d[NORMALISATIONS] + 32 * i, 4)
+        row = integers(d[NORMALISATIONS] + 8 * ROW * i, ROW)
         channels = row[1]
         part = real(doubles(d[AVERAGING], d[NORMALISATION_COUNT])[i])
         count = field(row[0], COUNT, channels)
         for which in range(2):
             new = field(row[0], MEAN if which == 0 else VARIANCE, channels)
-            running = reals(row[2 + which], channels)
+            running, following = reals(row[2 + which], channels), reals(row[4 + which], channels)
             for c in range(channels):
                 value = new[c] if which == 0 else new[c] * count[c] / (count[c] - real(1))
-                running[c] = averaged(running[c], value, part)
+                following[c] = averaged(running[c], value, part)
+
+
+def _take_averages(d):
+    """The next running averages become those of the net, once nothing can cancel the step any more."""
+    for i in range(d[NORMALISATION_COUNT]):
+        row = integers(d[NORMALISATIONS] + 8 * ROW * i, ROW)
+        for which in range(2):
+            running, following = reals(row[2 + which], row[1]), reals(row[4 + which], row[1])
+            for c in range(row[1]):
+                running[c] = following[c]
+
+
+def _gradient_nearby(d, settings, first, total):
+    """The gradient of SAM: that of the step's batch at w + ε. w stays what it is."""
+    n = d[SIZE]
+    w, g, held, adaptive = reals(d[W], n), reals(d[GRAD], n), reals(d[HELD], n), settings[ADAPTIVE] != 0
+    if adaptive:
+        total[0] = adaptive_square(w, g)
+    else:
+        moments(g, g, total)
+    scaled(held, w, real(1))
+    climbed(w, g, real(ascent_scale(settings[RADIUS], np.sqrt(total[0]))), adaptive)
+    run_pass(d, 0, first)
+    scaled(w, held, real(1))
 
 
 @intrinsic
@@ -420,8 +491,14 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
         factor = penalty(d, settings, given, done, first, report, now, total) if given[MU] != 0 else 0.0
         if peek(d[ASKED] + 8 * CANCELLED) != 0 or not (np.isfinite(report[LOSS]) and np.isfinite(report[RHO])):
             return step - first_step
-        update(d, settings, given[RATE], factor, done + 1)
         average(d)
+        if settings[RADIUS] > 0:
+            gradient_nearby(d, settings, first, total)
+            lap(d, report, GRADIENT_TIME, now)
+            if peek(d[ASKED] + 8 * CANCELLED) != 0:
+                return step - first_step
+        update(d, settings, given[RATE], factor, done + 1)
+        take_averages(d)
         lap(d, report, REST_TIME, now)
     return count
 
@@ -432,6 +509,10 @@ power: Any = None
 penalty: Any = None
 correct: Any = None
 average: Any = None
+take_averages: Any = None
+gradient_nearby: Any = None
+adaptive_square: Any = None
+climbed: Any = None
 fetch: Any = None
 
 
@@ -458,6 +539,13 @@ def _made(parallel: bool, dtype: Any) -> Any:
         start=njit(_start, **vectors),
         power=njit(_power, _pass=one_pass, **vectors),
     )
+    nearby = njit(
+        _gradient_nearby,
+        run_pass=one_pass,
+        adaptive_square=njit(_adaptive_square, threads=True),
+        climbed=njit(_climbed, threads=True),
+        **vectors,
+    )
     steps = njit(
         _steps,
         options=OPTIONS,
@@ -467,6 +555,8 @@ def _made(parallel: bool, dtype: Any) -> Any:
         correct=njit(_correct),
         fetch=njit(_fetch),
         average=njit(_average),
+        take_averages=njit(_take_averages),
+        gradient_nearby=nearby,
         update=njit(_update, threads=True),
     )
     steps._cache = KernelCache(entry_name(dtype, parallel))
