@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as in typing, which is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from rop import check, datasets, eigen, kfac
+    from rop import check, datasets, eigen, kfac, metrics
     from rop.eigen import spectral_radius
     from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
     from rop.graph import Graph, Input, Sequential
@@ -48,7 +48,7 @@ _NAMES = {
 }
 # These need another library: `from rop import *` must not, so they are not in __all__.
 _OPTIONAL = {"rop.torch": ("from_torch", "to_torch")}
-_MODULES = ("check", "datasets", "eigen", "kfac")  # in __all__, too
+_MODULES = ("check", "datasets", "eigen", "kfac", "metrics")  # in __all__, too
 _MORE_MODULES = ("curvature", "errors", "experiments", "graph", "layers", "optim", "sklearn", "torch", "training")
 _HOMES = {name: home for table in (_NAMES, _OPTIONAL) for home, names in table.items() for name in names}
 
