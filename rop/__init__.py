@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from rop.graph import Graph, Input, Sequential
     from rop.layers import *
     from rop.objective import Jet, Objective, Point
-    from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.optim import (
+        SGD,
+        Adam,
+        SpectralRadius,
+        TopEigenvalues,
+        Trace,
+        convergent,
+        cosine,
+        inverse_epoch,
+        power_law,
+    )
     from rop.torch.export import to_torch as to_torch
     from rop.torch.trace import from_torch as from_torch
     from rop.training.run import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
@@ -35,7 +45,17 @@ _NAMES = {
     "rop.layers": ("Layer", "Loss"),
     "rop.objective": ("Objective", "Point", "Jet"),
     "rop.eigen": ("spectral_radius",),
-    "rop.optim": ("SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent"),
+    "rop.optim": (
+        "SGD",
+        "Adam",
+        "SpectralRadius",
+        "TopEigenvalues",
+        "Trace",
+        "inverse_epoch",
+        "power_law",
+        "cosine",
+        "convergent",
+    ),
     "rop.training.run": ("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"),
     "rop.errors": (
         "RopError",

@@ -1,7 +1,7 @@
 """Measures of a classifier with several independent labels: the area under the ROC curve, label by label.
 
-The area is the probability that a sample of the class has a higher score than one outside of it, an equal score counting
-half (Mann and Whitney's U): with n₁ samples of the class, n₀ others and the mean ranks r of the scores,
+The area is the probability that a sample of the class has a higher score than one outside of it, an equal score
+counting half (Mann and Whitney's U): with n₁ samples of the class, n₀ others and the mean ranks r of the scores,
 
     AUC = (Σ over samples of the class of r − n₁ (n₁ + 1) / 2) / (n₁ n₀).
 
@@ -32,8 +32,8 @@ def auc(scores: ArrayLike, targets: ArrayLike) -> float:
     s, t = _checked("auc", scores, targets, 1)
     if not _has_both(t):
         raise ArgumentError(
-            f"auc: expected targets of both classes, got {int((t == 1).sum())} ones and {int((t == 0).sum())} zeros; the "
-            "area under the ROC curve is not defined for one class"
+            f"auc: expected targets of both classes, got {int((t == 1).sum())} ones and {int((t == 0).sum())} zeros; "
+            "the area under the ROC curve is not defined for one class"
         )
     return _area(s, t)
 
@@ -97,7 +97,8 @@ def _checked(owner: str, scores: ArrayLike, targets: ArrayLike, ndim: int) -> tu
         )
     s, t = s.astype(np.float64), t.astype(np.float64)
     if np.isnan(s).any():
-        raise ArgumentError(f"{owner}: expected scores without NaN, got {int(np.isnan(s).sum())}; has training diverged?")
+        missing = int(np.isnan(s).sum())
+        raise ArgumentError(f"{owner}: expected scores without NaN, got {missing}; has the training diverged?")
     if not np.isin(t[~np.isnan(t)], (0, 1)).all():
         raise ArgumentError(f"{owner}: expected targets 0, 1 or NaN for unknown, got {t[~np.isin(t, (0, 1))][0]:g}")
     return s, t

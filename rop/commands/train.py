@@ -12,6 +12,7 @@ from rop.commands.common import Commands, add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
 from rop.devices import check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
+from rop.experiments.settings import PENALTIES
 from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
 
 OPTIMIZER_SETTINGS = ("momentum", "nesterov", "weight_decay")  # those that have an option of their own
@@ -42,7 +43,16 @@ def add(commands: Commands) -> None:
 
 
 def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
-    """Options of the spectral-radius penalty."""
+    """Options of the penalty."""
+    penalty.add_argument(
+        "--penalty",
+        choices=tuple(PENALTIES),
+        default="radius",
+        help="radius: the spectral radius; top-k: the mean of the k largest |eigenvalues|; trace: their sum, estimated "
+        "(default radius)",
+    )
+    penalty.add_argument("--k", type=positive, metavar="N", help="eigenvalues of top-k (default 4)")
+    penalty.add_argument("--samples", type=positive, metavar="N", help="random vectors a step of trace (default 4)")
     penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
     penalty.add_argument("--K", type=not_negative, metavar="X", help="spectral radius up to which there is no penalty")
     penalty.add_argument("--solver", choices=SOLVERS, help="of the dominant eigenpair (default power)")
@@ -122,7 +132,8 @@ def run(options: argparse.Namespace) -> int:
     """Make the configuration of the run and its folder, then train."""
     from rop.experiments.runs import Run, new_config
 
-    penalty = {name: getattr(options, name) for name in ("K", "solver", "tol", "stop", "maxiter", "clip", "products")}
+    names = ("K", "solver", "tol", "stop", "maxiter", "clip", "products", "k", "samples")
+    penalty = {name: getattr(options, name) for name in names}
     given: dict[str, Any] = {name: value for name, value in penalty.items() if value is not None}
     given["limit"] = options.limit
     if options.cold_start:
@@ -138,6 +149,7 @@ def run(options: argparse.Namespace) -> int:
         dtype=options.dtype,
         device=options.device,
         data=options.data,
+        penalty=options.penalty,
         **given,
     )
     check_device("train", options.device)

@@ -235,8 +235,9 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0,
     The distribution of fisher="model" is softmax of the outputs for CrossEntropy and NLL, Bernoulli(sigmoid) for
     BCEWithLogits, and a Gaussian of variance ½ around the outputs for MSE: those whose negative log-likelihood the loss
     is. Class weights, label smoothing and labels to leave out count as they do in the Hessian (of outputs with several
-    pixels, or with weights of their own as in BCEWithLogits, a sample has the mean of their weights). With fisher="empirical" the gradients are those of the given
-    targets, weights included. Batch statistics of batchnorm are treated as constants.
+    pixels, or with weights of their own as in BCEWithLogits, a sample has the mean of their weights). With
+    fisher="empirical" the gradients are those of the given targets, weights included. Batch statistics of batchnorm are
+    treated as constants.
 
     Args:
         p: a rop.Point.

@@ -9,7 +9,7 @@ import numpy as np
 
 from rop.arguments import check_bool, check_choice, check_float, check_int
 from rop.errors import ArgumentError
-from rop.optim.method import Memory, Problem, Step
+from rop.optim.method import Memory, Problem, Step, check_shortening
 from rop.optim.schedules import Schedule, check_schedule
 
 SOLVERS = ("power", "track", "lanczos", "lobpcg", "paper_lobpcg")
@@ -61,10 +61,7 @@ class SpectralRadius:
         check_choice(owner, "stop", self.stop, ("paper", "relative"))
         check_int(owner, "maxiter", self.maxiter)
         check_bool(owner, "warm_start", self.warm_start)
-        if self.clip is not None:
-            check_float(owner, "clip", self.clip, positive=True)
-        if self.limit is not None:
-            check_float(owner, "limit", self.limit, positive=True)
+        check_shortening(owner, self.clip, self.limit)
         check_int(owner, "products", self.products)
         check_int(owner, "refresh", self.refresh)
         if self.solver == "track" and not self.warm_start:

@@ -235,8 +235,11 @@ def test_these_are_all_settings_that_are_compiled() -> None:
     reason="this is the simulator, or numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
 )
 def test_the_simulated_gpu() -> None:
-    """The cases of the GPU here and in test_methods.py, in Numba's simulator."""
-    files = [str(ROOT / "tests" / "training" / name) for name in ("test_paths.py", "test_methods.py")]
+    """The cases of the GPU here, in test_methods.py and in test_block_penalties.py, in Numba's simulator."""
+    files = [
+        str(ROOT / "tests" / "training" / name)
+        for name in ("test_paths.py", "test_methods.py", "test_block_penalties.py")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "cuda", "-x", *files]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=1200, cwd=ROOT, env=environment(NUMBA_ENABLE_CUDASIM="1")
