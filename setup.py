@@ -12,6 +12,7 @@ TORCH = "torch==2.13.0"  # the reference of tests and benchmark: pinned, so that
 JAX = ["jax==0.10.2; python_version >= '3.11'", "jaxlib==0.10.2; python_version >= '3.11'"]
 SKLEARN = "scikit-learn>=1.6"
 SHOW = ["rich>=13", "matplotlib>=3.8"]
+PILLOW = "Pillow>=10"
 TOOLS = ["pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6.100", "coverage>=7.6", "pandas>=2", "ruff>=0.9", "mypy>=1.14"]
 CUDA12, CUDA13 = "numba-cuda[cu12]>=0.30", "numba-cuda[cu13]>=0.30"
 
@@ -32,7 +33,8 @@ setup(
         "sklearn": [SKLEARN],
         "torch": [TORCH],
         "bench": [TORCH, *JAX, *SHOW],
-        "test": [TORCH, SKLEARN, *SHOW, *TOOLS],
+        "reproduce": [TORCH, PILLOW, SKLEARN, *SHOW],
+        "test": [TORCH, PILLOW, SKLEARN, *SHOW, *TOOLS],
         "cuda12": [CUDA12],
         "cuda13": [CUDA13],
         "cuda-test": [CUDA12, "greenlet>=3"],  # compiles, simulates and checks the GPU's kernels without a GPU

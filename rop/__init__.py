@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as in typing, which is slow to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from rop import check, datasets, eigen, kfac
+    from rop import check, datasets, eigen, kfac, metrics
     from rop.eigen import spectral_radius
     from rop.errors import ArgumentError, ArgumentTypeError, DeviceError, FileError, MissingPackageError, RopError
     from rop.graph import Graph, Input, Sequential
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         Adam,
         EntropySGD,
         SpectralRadius,
+        TopEigenvalues,
+        Trace,
         convergent,
         cosine,
         inverse_epoch,
@@ -49,7 +51,7 @@ _NAMES = {
     "rop.objective": ("Objective", "Point", "Jet"),
     "rop.eigen": ("spectral_radius",),
     "rop.optim": (
-        *("SGD", "Adam", "SAM", "SWA", "EntropySGD", "KFAC", "SpectralRadius"),
+        *("SGD", "Adam", "SAM", "SWA", "EntropySGD", "KFAC", "SpectralRadius", "TopEigenvalues", "Trace"),
         *("inverse_epoch", "power_law", "cosine", "piecewise_linear", "convergent"),
     ),
     "rop.training.run": ("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"),
@@ -64,7 +66,7 @@ _NAMES = {
 }
 # These need another library: `from rop import *` must not, so they are not in __all__.
 _OPTIONAL = {"rop.torch": ("from_torch", "to_torch")}
-_MODULES = ("check", "datasets", "eigen", "kfac")  # in __all__, too
+_MODULES = ("check", "datasets", "eigen", "kfac", "metrics")  # in __all__, too
 _MORE_MODULES = ("curvature", "errors", "experiments", "graph", "layers", "optim", "sklearn", "torch", "training")
 _HOMES = {name: home for table in (_NAMES, _OPTIONAL) for home, names in table.items() for name in names}
 

@@ -125,9 +125,8 @@ class Objective:
             check_statistics(self.net, shapes, batch)
         targets = self.loss.targets(y, batch, shapes[self.net.output], self.dtype)
         self._workspace = self._workspace_for(batch, shape)
-        scale = 1.0 / targets.total if self.loss.reduction == "mean" else 1.0
         samples = lane_samples(batch, self._workspace.lanes)
-        self._data = Data(x.reshape(batch, -1), targets, scale, samples)
+        self._data = Data(x.reshape(batch, -1), targets, targets.scale(self.loss.reduction), samples)
         self._shape = shape
 
     def _workspace_for(self, batch: int, shape: Shape) -> Workspace:
@@ -184,7 +183,8 @@ class Objective:
 
     @property
     def scale(self) -> float:
-        """The factor of the samples' losses in f: 1 for reduction "sum", 1 / (sum of the weights) for "mean"."""
+        """The factor of the samples' losses in f: 1 for reduction "sum", 1 / (sum of the weights) for "mean", or 0 if
+        nothing counts."""
         return self._data.scale
 
     def sample_weights(self) -> np.ndarray:

@@ -32,7 +32,7 @@ from rop.layers.base import Layer, Shape
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import record_of
-from rop.layers.loss import Loss
+from rop.layers.loss import BCEWithLogits, Loss
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -245,6 +245,15 @@ def loss_by_function(loss: Loss, out: Tensor, y: Tensor) -> Tensor:
     given = {name: getattr(loss, name) for name in signature(record.kind).parameters}
     options = {name: tensor(value) if isinstance(value, np.ndarray) else value for name, value in given.items()}
     return record.find("function")(out, y, **options)
+
+
+def bcewithlogits(loss: BCEWithLogits, out: Tensor, y: Tensor) -> Tensor:
+    """torch's binary cross-entropy, in which targets that are NaN have the weight 0 and do not count in the mean."""
+    known = ~torch.isnan(y)
+    p = None if loss.pos_weight is None else tensor(loss.pos_weight)
+    mask, t = known.to(out.dtype), torch.where(known, y, 0.0)
+    total = F.binary_cross_entropy_with_logits(out, t, weight=mask, pos_weight=p, reduction="sum")
+    return total / max(1, int(known.sum())) if loss.reduction == "mean" else total
 
 
 def loss_value(loss: Loss, out: Tensor, y: Tensor) -> Tensor:

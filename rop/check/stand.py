@@ -305,8 +305,9 @@ def fitting_shapes(layer: Layer) -> tuple[Shape, ...]:
 def fitting_targets(loss: Loss, shape: Shape | None) -> tuple[Shape, np.ndarray]:
     """A shape of outputs for a loss, and targets for it: classes where it wants classes, else numbers in [0, 1]."""
     rng = np.random.default_rng(3)
-    weight = getattr(loss, "weight", None)
-    shape = tuple(shape) if shape is not None else (5 if weight is None else len(weight),)
+    weight = getattr(loss, "weight", getattr(loss, "pos_weight", None))
+    outputs = (5,) if weight is None or weight.size == 1 else weight.shape
+    shape = tuple(shape) if shape is not None else outputs
     samples = samples_for(shape)
     if hasattr(loss, "ignore_index"):
         return shape, rng.integers(0, shape[0], (samples, *shape[1:]))

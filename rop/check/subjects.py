@@ -151,4 +151,5 @@ def bcewithlogits(kind: LossKind) -> list[Stand]:
     return [
         _loss(kind(), (4,), _fractions),
         _loss(kind(reduction="sum"), (4,), np.round(_fractions)),
+        _loss(kind(pos_weight=_weights[:4]), (4,), np.where(_fractions < 0.3, np.nan, _fractions)),
     ]

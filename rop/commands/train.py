@@ -12,13 +12,14 @@ from rop.commands.common import Commands, add_command, positive
 from rop.commands.runs import EXAMPLES, add_common, add_device, train_run
 from rop.devices import LAYOUTS, check_device
 from rop.experiments import EXPERIMENTS, SETTINGS
+from rop.experiments.settings import PENALTIES
 from rop.kernels.rules import STOP_RULES
 from rop.optim import SOLVERS, Optimizer, cosine, inverse_epoch, optimizers
 from rop.optim.plain import spelled
 from rop.optim.start import STARTS
 from rop.training.arguments import ORDERS
 
-PENALTY_SETTINGS = ("K", "solver", "tol", "stop", "maxiter", "clip", "products", "start_vector")
+PENALTY_SETTINGS = ("K", "solver", "tol", "stop", "maxiter", "clip", "products", "start_vector", "k", "samples")
 # Settings of methods that have an option of their own. Those of all methods share one group: an option belongs to every
 # method whose class has a field of that name, and is refused with the others.
 METHOD_SETTINGS = (
@@ -54,7 +55,16 @@ def add(commands: Commands) -> None:
 
 
 def _add_penalty(penalty: argparse._ArgumentGroup) -> None:
-    """Options of the spectral-radius penalty."""
+    """Options of the penalty."""
+    penalty.add_argument(
+        "--penalty",
+        choices=tuple(PENALTIES),
+        default="radius",
+        help="radius: the spectral radius; top-k: the mean of the k largest |eigenvalues|; trace: their sum, estimated "
+        "(default radius)",
+    )
+    penalty.add_argument("--k", type=positive, metavar="N", help="eigenvalues of top-k (default 4)")
+    penalty.add_argument("--samples", type=positive, metavar="N", help="random vectors a step of trace (default 4)")
     penalty.add_argument("--mu", type=not_negative, metavar="X", help="its weight; 0: plain training")
     penalty.add_argument("--K", type=not_negative, metavar="X", help="spectral radius up to which there is no penalty")
     penalty.add_argument("--solver", choices=SOLVERS, help="of the dominant eigenpair (default power)")
@@ -212,6 +222,7 @@ def run(options: argparse.Namespace) -> int:
         partial_batch=options.partial_batch,
         layout=options.layout,
         winograd=not options.no_winograd,
+        penalty=options.penalty,
         **given,
     )
     check_device("train", options.device)

@@ -61,6 +61,7 @@ def _with_targets(p: Point, y: np.ndarray) -> Point:
     f, loss = p.objective, p.objective.loss
     even = (
         getattr(loss, "weight", None) is None
+        and getattr(loss, "pos_weight", None) is None
         and not getattr(loss, "label_smoothing", 0.0)
         and getattr(loss, "ignore_index", -1) < 0
     )
@@ -244,8 +245,9 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0,
     The distribution of fisher="model" is softmax of the outputs for CrossEntropy and NLL, Bernoulli(sigmoid) for
     BCEWithLogits, and a Gaussian of variance ½ around the outputs for MSE: those whose negative log-likelihood the loss
     is. Class weights, label smoothing and labels to leave out count as they do in the Hessian (of outputs with several
-    pixels, a sample has the mean weight of its pixels). With fisher="empirical" the gradients are those of the given
-    targets, weights included. Batch statistics of batchnorm are treated as constants.
+    pixels, or with weights of their own as in BCEWithLogits, a sample has the mean of their weights). With
+    fisher="empirical" the gradients are those of the given targets, weights included. Batch statistics of batchnorm are
+    treated as constants.
 
     Args:
         p: a rop.Point.
@@ -269,7 +271,7 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0,
     sums, f = Sums(), p.objective
     with engine_lock():
         if fisher == "empirical":
-            sums.add(p, np.full(f.batch, 1 / f.scale))
+            sums.add(p, np.full(f.batch, 1 / f.scale if f.scale else 0.0))  # 0: nothing counts
         else:
             outputs = p.outputs().astype(np.float64)
             if not np.isfinite(outputs).all():

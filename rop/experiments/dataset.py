@@ -10,20 +10,25 @@ import numpy as np
 
 from rop.errors import missing_package
 
-Part = tuple[np.ndarray, np.ndarray]  # samples (count, ...), class numbers (count,)
+Part = tuple[np.ndarray, np.ndarray]  # samples (count, ...), targets: class numbers (count,) or (count, labels)
 
 SPLIT_SEED = 1226
 
 
 @dataclass(frozen=True, eq=False)
 class DataSet:
-    """Three parts, each ``(x, y)``: samples as contiguous float32 and their class numbers from 0 as int64."""
+    """Three parts, each ``(x, y)``: samples as contiguous float32, and their targets.
+
+    Targets are class numbers from 0, (count,) int64. A set with several labels per sample names them in ``labels``, and
+    has a float32 for each, (count, labels): 1, 0, or NaN for unknown. ``classes`` is then the number of labels.
+    """
 
     name: str
     train: Part = field(repr=False)
     validation: Part = field(repr=False)
     test: Part = field(repr=False)
     classes: int
+    labels: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -33,7 +38,8 @@ class DataSet:
 
 def part(x: np.ndarray, y: np.ndarray) -> Part:
     """A part in the promised precision and layout."""
-    return np.ascontiguousarray(x, np.float32), np.ascontiguousarray(y, np.int64)
+    kind = np.float32 if y.dtype.kind == "f" and y.ndim == 2 else np.int64
+    return np.ascontiguousarray(x, np.float32), np.ascontiguousarray(y, kind)
 
 
 def split(count: int, stratify: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

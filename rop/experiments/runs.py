@@ -27,7 +27,8 @@ from rop.arguments import check_choice, check_int, check_path
 from rop.devices import DEVICES
 from rop.errors import ArgumentError, FileError, RopError
 from rop.experiments.data import EXPERIMENTS, experiment
-from rop.experiments.settings import SETTINGS, penalty
+from rop.experiments.settings import SETTINGS
+from rop.experiments.settings import penalty as made_penalty
 from rop.training import checkpoint as files
 from rop.training.arguments import check_computation
 from rop.training.resume import LATER_SETTINGS
@@ -167,7 +168,8 @@ class Run:
     def title(self) -> str:
         """The data set and the penalty, for the first line of output and for plots."""
         r = self.regularizer
-        return f"{self.config['dataset']}, " + (f"μ = {r.mu:g}, K = {r.K:g}" if r else "no penalty")
+        kind = "" if r is None or isinstance(r, optim.SpectralRadius) else f"{type(r).__name__}, "
+        return f"{self.config['dataset']}, {kind}" + (f"μ = {r.mu:g}, K = {r.K:g}" if r else "no penalty")
 
     def weights(self) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Parameters and state of a run that has ended, or of its last checkpoint."""
@@ -234,9 +236,11 @@ def new_config(
     partial_batch: bool = False,
     layout: str | None = None,
     winograd: bool = True,
+    penalty: str = "radius",
     **regularizer: Any,
 ) -> dict[str, Any]:
-    """The configuration of a run: the experiment's defaults, and the arguments that replace them."""
+    """The configuration of a run: the experiment's defaults, and the arguments that replace them. ``penalty`` is a key
+    of PENALTIES in settings.py, and ``regularizer`` are its settings."""
     usual = experiment(dataset)
     size = usual.batch_size if batch_size is None else batch_size
     return {
@@ -256,7 +260,7 @@ def new_config(
         "layout": layout,
         "winograd": winograd,
         "optimizer": optim.describe(optimizer or usual.optimizer(size)),
-        "regularizer": optim.describe(penalty(usual.mu if mu is None else mu, **regularizer)),
+        "regularizer": optim.describe(made_penalty(usual.mu if mu is None else mu, penalty, **regularizer)),
     }
 
 
@@ -275,7 +279,7 @@ def _check_config(config: dict[str, Any]) -> None:
     check_computation("config", **{name: config.get(name, usual) for name, usual in LATER_SETTINGS.items()})
     if not isinstance(config["data"], (str, type(None))):
         raise ArgumentError(f"config: data must be the path of a folder or nothing, got {config['data']!r}")
-    for name, kind in (("optimizer", optim.Optimizer), ("regularizer", optim.SpectralRadius | None)):
+    for name, kind in (("optimizer", optim.Optimizer), ("regularizer", optim.Penalty | None)):
         if not isinstance(optim.revive(config[name]), kind):
             raise ArgumentError(f"config: {name} must describe one, got {config[name]!r}")
 

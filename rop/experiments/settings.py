@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from rop.arguments import check_choice
+from rop.errors import ArgumentError
 from rop.graph import Graph
-from rop.optim import SGD, Adam, Optimizer, SpectralRadius, inverse_epoch
+from rop.optim import SGD, Adam, Optimizer, Penalty, SpectralRadius, TopEigenvalues, Trace, inverse_epoch
 
 SETTINGS = ("paper", "plain")  # see nets.py
 
@@ -38,7 +40,16 @@ def adam(batch_size: int) -> Optimizer:
     return Adam(lr=1e-3)
 
 
-def penalty(mu: float, **options: Any) -> SpectralRadius | None:
-    """The penalty with weight mu; None for 0, which is plain training. The options are checked in both cases."""
-    made = SpectralRadius(mu=mu, **options)
+PENALTIES = {"radius": SpectralRadius, "top-k": TopEigenvalues, "trace": Trace}
+
+
+def penalty(mu: float, kind: str = "radius", **options: Any) -> Penalty | None:
+    """The penalty of this kind with weight mu; None for 0, which is plain training. The options are checked in both
+    cases."""
+    known: type[Any] = PENALTIES[check_choice("penalty", "kind", kind, tuple(PENALTIES))]
+    names = [setting.name for setting in fields(known)]
+    for name, value in options.items():
+        if name not in names:
+            raise ArgumentError(f"penalty: {kind} has the settings {', '.join(names)}, got {name} = {value!r}")
+    made: Penalty = known(mu=mu, **options)
     return made if mu else None

@@ -26,10 +26,13 @@ MSE, with d = z⁰ − t and total = all numbers of the output:
     E⁰ = κ Σ d²                           E¹ = 2κ Σ d z¹             E² = 2κ Σ ((z¹)² + d z²)
     g⁰ = 2κ d                             g¹ = 2κ z¹                 g² = 2κ z²
 
-BCEWithLogits, with s the sigmoid of z⁰ and s′, s″ its derivatives (elementwise.py), and total as for MSE:
+BCEWithLogits, with s the sigmoid of z⁰ and s′, s″ its derivatives (elementwise.py). A number with target t and positive
+weight p has b = p t, which counts for a 1, c = 1 − t, which counts for a 0, and a = b + c; a target that is NaN is
+unknown and has a = b = c = 0; total = the number of known targets:
 
-    E⁰ = κ Σ (log(1 + e^z⁰) − t z⁰)       E¹ = κ Σ (s − t) z¹        E² = κ Σ (s′ (z¹)² + (s − t) z²)
-    g⁰ = κ (s − t)                        g¹ = κ s′ z¹               g² = κ (s″ (z¹)² + s′ z²)
+    E⁰ = κ Σ (b log(1 + e^−z⁰) + c log(1 + e^z⁰))
+    E¹ = κ Σ (a s − b) z¹                 E² = κ Σ (a s′ (z¹)² + (a s − b) z²)
+    g⁰ = κ (a s − b)                      g¹ = κ a s′ z¹             g² = κ a (s″ (z¹)² + s′ z²)
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rop.arguments import as_array, check_choice, check_fraction, check_int
+from rop.arguments import as_array, check_choice, check_fraction, check_int, shown
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers import record
 from rop.layers.base import Immutable, Shape
@@ -50,7 +53,7 @@ from rop.layers.elementwise import softplus
 
 
 def residual(prediction: float, target: float) -> float:
-    """z − t of MSE, s − t of BCEWithLogits, ω p − q of CrossEntropy."""
+    """z − t of MSE, a s − b of BCEWithLogits, ω p − q of CrossEntropy."""
     return prediction - target
 
 
@@ -70,10 +73,10 @@ def square_seed(omega: float, d: float) -> float:
     return 2 * omega * d
 
 
-def binary_energy(z: float, t: float) -> float:
-    """E_0 of BCEWithLogits without κ: log(1 + e^z) − t z."""
-    log_1_exp, _, _, _ = softplus(z, 1, 1000)
-    return log_1_exp - t * z
+def binary_energy(z: float, b: float, c: float) -> float:
+    """E_0 of BCEWithLogits: b log(1 + e^−z) + c log(1 + e^z), from log(1 + e^−|z|), so that nothing cancels."""
+    both, _, _, _ = softplus(-abs(z), 1, 1000)
+    return b * (both + max(-z, 0.0)) + c * (both + max(z, 0.0))
 
 
 def energy_2(g1_z1: float, g0_z2: float) -> float:
@@ -85,11 +88,12 @@ def energy_2(g1_z1: float, g0_z2: float) -> float:
 class Targets:
     """Targets of one batch, checked and in the form in which the kernels read them; P is the number of pixels.
 
-    Exactly one of ``labels`` (class y per pixel) and ``dense`` (q or t above) is there.
+    Exactly one of ``labels`` (class y per pixel) and ``dense`` (q or t above) is there. BCEWithLogits has two numbers
+    for each output, b and c above, and its ω is the mean of a over the outputs of a pixel.
     """
 
     labels: np.ndarray | None  # (batch, P) int64
-    dense: np.ndarray | None  # (batch, *output_shape)
+    dense: np.ndarray | None  # (batch, *output_shape); b and c: (batch, 2, *output_shape)
     weight: np.ndarray  # (batch, P), ω
     shares: np.ndarray  # (batch,) float64, what each sample adds to the total
 
@@ -97,6 +101,12 @@ class Targets:
     def total(self) -> float:
         """1/κ for reduction "mean"."""
         return float(self.shares.sum())
+
+    def scale(self, reduction: str) -> float:
+        """κ. The mean over no target at all is 0, and so are its derivatives."""
+        if reduction == "sum":
+            return 1.0
+        return 1.0 / self.total if self.total > 0 else 0.0
 
 
 class Loss(Immutable):
@@ -130,8 +140,7 @@ class Loss(Immutable):
             raise ArgumentTypeError(f"outputs: expected numbers (batch, ...), got {z.dtype} of shape {z.shape}")
         z = z.astype(np.float64)
         targets = self.targets(y, len(z), z.shape[1:], np.float64)
-        energy = self._energy(z, targets)
-        return energy / targets.total if self.reduction == "mean" else energy
+        return self._energy(z, targets) * targets.scale(self.reduction)
 
     def _energy(self, z: np.ndarray, targets: Targets) -> float:
         """E⁰ with κ = 1."""
@@ -285,7 +294,7 @@ class NLL(_ClassLoss):
 
 
 class _DenseLoss(Loss):
-    """What MSE and BCEWithLogits share: a target for every number of the output."""
+    """A loss with a target for every number of the output."""
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
         dense = _check_dense(type(self).__name__, y, shape, dtype)
@@ -305,33 +314,86 @@ class MSE(_DenseLoss):
         return float(((z - targets.dense) ** 2).sum())
 
 
-@record.loss("binary_cross_entropy_with_logits", "BCEWithLogitsLoss", likelihood=binary_targets)
-class BCEWithLogits(_DenseLoss):
-    """−t log s − (1 − t) log(1 − s) with s = sigmoid(z), as torch's BCEWithLogitsLoss; targets in [0, 1]."""
+@record.loss(
+    "binary_cross_entropy_with_logits",
+    "BCEWithLogitsLoss",
+    likelihood=binary_targets,
+    reference="rop.check.reference:bcewithlogits",
+)
+class BCEWithLogits(Loss):
+    """−p t log s − (1 − t) log(1 − s) with s = sigmoid(z), as torch's BCEWithLogitsLoss; targets t in [0, 1].
+
+    A target that is NaN is unknown and does not count, neither in the sum nor in what the mean divides by, which is the
+    number of known targets. A batch without any has the loss 0 and the gradient 0.
+
+    Args:
+        reduction: "mean" or "sum".
+        pos_weight: p, the weight of ones relative to zeros: a number, or one for each output: (K,) for vectors of K
+            outputs, (K, 1, 1) for images of K channels, as torch has it. Nothing else is broadcast.
+
+    >>> loss, unknown = BCEWithLogits(pos_weight=[3.0, 1.0]), np.nan
+    >>> z, t = np.zeros((2, 2)), np.array([[1.0, unknown], [0.0, unknown]])
+    >>> round(loss.value(z, t) / np.log(2), 12)                  # (3 + 1) / 2: two targets are known
+    2.0
+    """
+
+    pos_weight: np.ndarray | None
+
+    def __init__(self, reduction: str = "mean", pos_weight: Any = None) -> None:
+        super().__init__(reduction)
+        self._set(pos_weight=None if pos_weight is None else _weights("BCEWithLogits", "pos_weight", pos_weight))
 
     def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
-        targets = super()._targets(y, shape, dtype)
-        assert targets.dense is not None
-        low, high = targets.dense.min(), targets.dense.max()
-        if low < 0 or high > 1:
-            raise ArgumentError(f"BCEWithLogits: expected targets in [0, 1], got values from {low:g} to {high:g}")
-        return targets
+        t = _check_dense("BCEWithLogits", y, shape, dtype, unknown=True).astype(np.float64)
+        known = ~np.isnan(t)
+        if known.any() and (t[known].min() < 0 or t[known].max() > 1):
+            raise ArgumentError(
+                f"BCEWithLogits: expected targets in [0, 1], or NaN for unknown ones, got values from "
+                f"{t[known].min():g} to {t[known].max():g}"
+            )
+        b = np.where(known, self._positive_weight(shape[1:]) * t, 0.0)
+        c = np.where(known, 1 - t, 0.0)
+        weight = (b + c).mean(axis=1).reshape(shape[0], -1)
+        shares = known.reshape(shape[0], -1).sum(axis=1, dtype=np.float64)
+        return Targets(None, np.stack([b, c], axis=1).astype(dtype), weight.astype(dtype), shares)
+
+    def _positive_weight(self, outputs: Shape) -> np.ndarray:
+        """p in a shape that fits the outputs of a sample."""
+        p = np.ones(()) if self.pos_weight is None else self.pos_weight
+        fits = p.ndim == len(outputs) and all(
+            mine in (1, theirs) for mine, theirs in zip(p.shape, outputs, strict=True)
+        )
+        if p.size == 1 or fits:
+            return p.reshape(()) if p.size == 1 else p
+        expected = (outputs[0], *[1] * (len(outputs) - 1))
+        raise ArgumentError(
+            f"BCEWithLogits: pos_weight must be a number or have one for each output, shape {expected} for this net, "
+            f"got shape {p.shape}"
+        )
 
     def _energy(self, z: np.ndarray, targets: Targets) -> float:
-        return float((np.logaddexp(0, z) - targets.dense * z).sum())
+        assert targets.dense is not None
+        b, c = targets.dense[:, 0], targets.dense[:, 1]
+        return float((b * np.logaddexp(0, -z) + c * np.logaddexp(0, z)).sum())
+
+
+def _weights(owner: str, name: str, weight: Any) -> np.ndarray:
+    """Weights as a read-only array of finite numbers ≥ 0."""
+    array = as_array(f"{owner}: {name}", weight, "an array of numbers")
+    if array.dtype.kind not in "fiu":
+        raise ArgumentTypeError(f"{owner}: {name} must be an array of numbers, got an array of {array.dtype}")
+    array = array.astype(np.float64)
+    if not np.isfinite(array).all() or (array.size and array.min() < 0):
+        raise ArgumentError(f"{owner}: {name} must hold finite numbers of at least 0, got {shown(array.tolist())}")
+    array.flags.writeable = False
+    return array
 
 
 def _class_weight(owner: str, weight: Any) -> np.ndarray:
-    """Class weights as a read-only vector of finite numbers ≥ 0."""
-    array = as_array(f"{owner}: weight", weight, "a vector of numbers")
-    if array.dtype.kind not in "fiu":
-        raise ArgumentTypeError(f"{owner}: weight must be a vector of numbers, got an array of {array.dtype}")
+    """One weight per class."""
+    array = _weights(owner, "weight", weight)
     if array.ndim != 1 or array.size == 0:
         raise ArgumentError(f"{owner}: weight must be a vector with one number per class, got shape {array.shape}")
-    array = array.astype(np.float64)
-    if not np.isfinite(array).all() or array.min() < 0:
-        raise ArgumentError(f"{owner}: weight must hold finite numbers of at least 0, got {array.tolist()}")
-    array.flags.writeable = False
     return array
 
 
@@ -360,8 +422,9 @@ def _check_label_range(owner: str, labels: np.ndarray, classes: int) -> None:
         )
 
 
-def _check_dense(owner: str, y: np.ndarray, shape: Shape, dtype: np.dtype) -> np.ndarray:
-    """A copy of floats of the outputs' shape, finite in the dtype in which they are used."""
+def _check_dense(owner: str, y: np.ndarray, shape: Shape, dtype: np.dtype, unknown: bool = False) -> np.ndarray:
+    """A copy of floats of the outputs' shape, finite in the dtype in which they are used; or NaN where targets may be
+    unknown."""
     if y.dtype not in (np.float32, np.float64):
         raise ArgumentTypeError(
             f"{owner}: expected targets of float32 or float64, got {y.dtype}; convert them with y.astype(np.float32)"
@@ -373,7 +436,9 @@ def _check_dense(owner: str, y: np.ndarray, shape: Shape, dtype: np.dtype) -> np
         )
     with np.errstate(over="ignore"):
         dense = np.array(y, dtype=dtype, order="C")
-    if not np.isfinite(dense).all():
+    if unknown and np.isinf(dense).any():
+        raise ArgumentError(f"{owner}: expected finite targets, or NaN for unknown ones, got Inf in {dtype}")
+    if not unknown and not np.isfinite(dense).all():
         raise ArgumentError(f"{owner}: expected finite targets, got NaN or Inf in {dtype}; clean the targets first")
     return dense
 

@@ -32,3 +32,5 @@ from rop.optim.sgd import SGD as SGD
 from rop.optim.spectral_radius import SOLVERS as SOLVERS
 from rop.optim.spectral_radius import SpectralRadius as SpectralRadius
 from rop.optim.swa import SWA as SWA
+from rop.optim.top_eigenvalues import TopEigenvalues as TopEigenvalues
+from rop.optim.trace import Trace as Trace

@@ -44,6 +44,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from rop.arguments import check_float
 from rop.errors import ArgumentTypeError
 from rop.optim.schedules import Schedule
 
@@ -172,6 +173,18 @@ class Penalty(Protocol):
     """
 
     def value_and_gradient(self, now: Step, memory: Memory) -> tuple[float, np.ndarray | None, Mapping[str, float]]: ...
+
+
+def check_shortening(owner: str, clip: float | None, limit: float | None) -> None:
+    """``clip`` and ``limit`` of a penalty: numbers above 0, or None.
+
+    >>> check_shortening("Trace", None, -1.0)
+    Traceback (most recent call last):
+    rop.errors.ArgumentError: Trace: limit must be above 0, got -1.0
+    """
+    for name, value in (("clip", clip), ("limit", limit)):
+        if value is not None:
+            check_float(owner, name, value, positive=True)
 
 
 def check_methods(owner: str, optimizer: Any, regularizer: Any) -> None:

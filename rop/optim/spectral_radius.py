@@ -10,7 +10,7 @@ import numpy as np
 from rop.arguments import check_bool, check_choice, check_float, check_int
 from rop.errors import ArgumentError
 from rop.kernels.rules import STOP_RULES
-from rop.optim.method import Memory, Problem, Step
+from rop.optim.method import Memory, Problem, Step, check_shortening
 from rop.optim.schedules import Schedule, check_schedule
 from rop.optim.start import STARTS, first_direction
 
@@ -72,10 +72,7 @@ class SpectralRadius:
         check_bool(owner, "warm_start", self.warm_start)
         check_bool(owner, "signed", self.signed)
         check_choice(owner, "start_vector", self.start_vector, STARTS)
-        if self.clip is not None:
-            check_float(owner, "clip", self.clip, positive=True)
-        if self.limit is not None:
-            check_float(owner, "limit", self.limit, positive=True)
+        check_shortening(owner, self.clip, self.limit)
         check_int(owner, "products", self.products)
         check_int(owner, "refresh", self.refresh)
         if self.solver == "track" and not self.warm_start:

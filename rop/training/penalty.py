@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,6 +14,16 @@ from rop.kernels.rules import SENSE, shortening, takes_part
 from rop.objective import Point
 from rop.optim import SpectralRadius
 from rop.optim.start import first_direction
+
+
+class Shortened(Protocol):
+    """The settings of a penalty that say how long its gradient may be; see SpectralRadius."""
+
+    @property
+    def clip(self) -> float | None: ...
+
+    @property
+    def limit(self) -> float | None: ...
 
 
 def dominant(
@@ -47,7 +57,13 @@ def dominant(
         return found, None
     sign = np.sign(found.value) if r.signed else 1.0
     gradient = sign * p.r2(found.vector * moving) * moving
-    return found, mu * shortening(r.clip or 0, r.limit or 0, rate * mu, found.rho, _length(gradient)) * gradient
+    return found, weighted(r, found.rho, gradient, mu, rate)
+
+
+def weighted(settings: Shortened, value: float, gradient: np.ndarray, mu: float, rate: float) -> np.ndarray:
+    """μ times the gradient of a penalty's value, shortened by its ``clip`` and ``limit``."""
+    clip, limit = settings.clip or 0, settings.limit or 0
+    return mu * shortening(clip, limit, rate * mu, value, _length(gradient)) * gradient
 
 
 def _solve(

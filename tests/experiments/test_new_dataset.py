@@ -51,9 +51,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (file,) = recipe("A data set")
     file.edit(folder)
     table = (data / "__init__.py").read_text()
-    line = 'NAMES = ("digits", "forest", "usps", "mnist")\n'
+    line = 'NAMES = ("digits", "forest", "usps", "mnist", "chest")\n'
     assert table.count(line) == 1
-    (data / "__init__.py").write_text(table.replace(line, 'NAMES = ("digits", "forest", "usps", "mnist", "clouds")\n'))
+    (data / "__init__.py").write_text(
+        table.replace(line, 'NAMES = ("digits", "forest", "usps", "mnist", "chest", "clouds")\n')
+    )
     return folder
 
 
@@ -68,11 +70,15 @@ def test_the_package_knows_the_new_data_set(copy: Path) -> None:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert Path(found["file"]).is_relative_to(copy), "the copy was asked, not the package itself"
-    assert found["listed"] == found["experiments"] == ["digits", "forest", "usps", "mnist", "clouds"]
+    assert found["listed"] == ["digits", "forest", "usps", "mnist", "chest", "clouds"]
+    assert found["experiments"] == ["digits", "forest", "usps", "mnist", "clouds"]
     assert found["public"] and found["function"] == [2] and "clouds" in found["loaded"]
     assert "its options: far" in found["option"]
-    for error in ("unknown", "no experiment"):
-        assert "'digits', 'forest', 'usps', 'mnist', 'clouds'" in found[error] and "'cloud'" in found[error]
+    for error, names in (
+        ("unknown", "'usps', 'mnist', 'chest', 'clouds'"),
+        ("no experiment", "'usps', 'mnist', 'clouds'"),
+    ):
+        assert names in found[error] and "'cloud'" in found[error]
     assert found["run"] == ["clouds, no penalty", 6, 16]
 
 

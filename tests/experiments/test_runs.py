@@ -530,3 +530,24 @@ def test_a_net_trained_on_usps_is_tested_on_mnist(tmp_path: Path, capsys: Any) -
     code, out, err = run(capsys, "eval", folder, "--on", "mnist", "--json", "--quiet")
     assert code == OK, err
     assert result(out)["samples"] == 10_000 and result(out)["test_accuracy"] > 0.4
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "expected"),
+    [
+        ("radius", {"clip": 2.0}, rop.SpectralRadius(mu=0.1, clip=2.0)),
+        ("top-k", {"k": 2, "solver": "track"}, rop.TopEigenvalues(mu=0.1, k=2, solver="track")),
+        ("trace", {"samples": 3}, rop.Trace(mu=0.1, samples=3)),
+    ],
+)
+def test_configurations_name_any_penalty(kind: str, options: dict[str, Any], expected: Any) -> None:
+    config = runs.new_config("digits", mu=0.1, penalty=kind, **options)
+    assert runs.Run(config, None).regularizer == expected
+    assert runs.new_config("digits", mu=0, penalty=kind, **options)["regularizer"] is None
+
+
+def test_settings_of_another_penalty_are_refused() -> None:
+    with pytest.raises(
+        rop.ArgumentError, match="penalty: trace has the settings mu, K, samples, clip, limit, got solver"
+    ):
+        runs.new_config("digits", penalty="trace", solver="track")

@@ -129,7 +129,12 @@ REFUSED: dict[type, list[tuple[tuple[Any, ...], str]]] = {
         ((None, "mean", None), "ignore_index"),
     ],
     MSE: [(("none",), "reduction"), ((None,), "reduction")],
-    BCEWithLogits: [(("average",), "reduction")],
+    BCEWithLogits: [
+        (("average",), "reduction"),
+        (("mean", [1.0, -1.0]), "pos_weight"),
+        (("mean", float("nan")), "pos_weight"),
+        (("mean", "heavy"), "pos_weight"),
+    ],
 }
 
 

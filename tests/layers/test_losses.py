@@ -74,7 +74,14 @@ def test_indices_and_their_one_hot_probabilities_mean_the_same() -> None:
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
 @pytest.mark.parametrize(
-    "loss", [rop.CrossEntropy(), rop.CrossEntropy(label_smoothing=0.1), rop.BCEWithLogits()], ids=repr
+    "loss",
+    [
+        rop.CrossEntropy(),
+        rop.CrossEntropy(label_smoothing=0.1),
+        rop.BCEWithLogits(),
+        rop.BCEWithLogits(pos_weight=[0.3, 2.7, 9.1]),
+    ],
+    ids=repr,
 )
 def test_large_outputs_do_not_overflow(loss: Any, scale: float, dtype: Any) -> None:
     net = rop.Sequential(rop.Linear(4, 3))
@@ -92,3 +99,23 @@ def test_mean_is_taken_over_weights_and_ignored_labels_as_in_torch() -> None:
     losses = np.log(np.exp(logits).sum()) - logits
     expected = (1 * losses[0] + 3 * losses[1] + 3 * losses[1]) / 7
     assert f.at(np.array([0.0, 0.0, *logits])).loss == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_batch_without_any_known_target_has_loss_and_derivatives_of_zero(reduction: str, dtype: Any) -> None:
+    net, shape = network((3,), [])
+    f = rop.Objective(net, rop.BCEWithLogits(reduction), normal(0, (4, *shape)), np.full((4, 3), np.nan), dtype=dtype)
+    found = f.jet(net.init(seed=0, dtype=dtype), np.ones(net.size, dtype))
+    assert found.loss == 0 and not (found.grad.any() or found.hvp.any() or found.r2.any())
+    assert f.loss.value(np.ones((4, 3)), np.full((4, 3), np.nan)) == 0
+
+
+def test_rows_whose_targets_are_unknown_count_no_more_than_rows_that_are_left_out() -> None:
+    net, shape = network((3,), [])
+    x, t = normal(0, (6, *shape)), labels(1, (6, 3), 2).astype(float)
+    t[[1, 4]] = np.nan
+    kept, loss, w = [0, 2, 3, 5], rop.BCEWithLogits(pos_weight=[2.0, 1.0, 0.5]), net.init(seed=0, dtype=np.float64)
+    whole, part = (rop.Objective(net, loss, x[i], t[i], dtype=np.float64).jet(w, w) for i in (slice(None), kept))
+    for name in whole._fields:
+        np.testing.assert_allclose(getattr(whole, name), getattr(part, name), rtol=1e-12, atol=1e-14)

@@ -33,6 +33,9 @@ def test_label_smoothing_spreads_class_weights() -> None:
     assert targets.total == 4  # the weights of the true classes, 4 and 0
 
 
+NAN = float("nan")
+
+
 def test_probability_targets() -> None:
     t = np.array([[0.25, 0.75], [2.0, 0.0]], np.float32)
     targets = CrossEntropy([1.0, 2.0], label_smoothing=0.5).targets(t, 2, (2,), np.float32)
@@ -43,20 +46,41 @@ def test_probability_targets() -> None:
 
 def test_dense_targets_are_a_copy_in_the_working_dtype() -> None:
     y = np.array([[0.0, 1.0, 0.5]])
-    targets = BCEWithLogits().targets(y, 1, (3,), np.float32)
+    targets = MSE().targets(y, 1, (3,), np.float32)
     y[:] = 9
     assert targets.dense is not None and targets.dense.dtype == np.float32
     assert targets.dense.tolist() == [[0, 1, 0.5]] and targets.total == 3
     assert targets.weight.tolist() == [[1]]
 
 
+def test_binary_targets_count_for_ones_and_for_zeros_and_unknown_ones_for_nothing() -> None:
+    y = np.array([[0.0, 1.0, 0.5], [NAN, 1.0, NAN]])
+    targets = BCEWithLogits(pos_weight=[1.0, 3.0, 2.0]).targets(y, 2, (3,), np.float32)
+    assert targets.dense is not None and targets.dense.dtype == np.float32
+    assert targets.dense.tolist() == [[[0, 3, 1], [1, 0, 0.5]], [[0, 3, 0], [0, 0, 0]]]
+    assert targets.shares.tolist() == [3, 1] and targets.scale("mean") == 0.25 and targets.scale("sum") == 1
+    np.testing.assert_allclose(targets.weight, [[5.5 / 3], [1.0]])
+
+
+def test_a_number_as_positive_weight_holds_for_all_outputs_and_images_have_one_per_channel() -> None:
+    ones = np.ones((1, 2, 3, 3))
+    for weight, expected in ((4.0, [4, 4]), ([4.0], [4, 4]), (np.array([4.0, 5.0]).reshape(2, 1, 1), [4, 5])):
+        dense = BCEWithLogits(pos_weight=weight).targets(ones, 1, (2, 3, 3), np.float64).dense
+        assert dense is not None and (dense[0, 0] == np.reshape(expected, (2, 1, 1))).all() and not dense[0, 1].any()
+
+
+@pytest.mark.parametrize(
+    "weight", [np.ones(2), np.ones(4), np.ones((3, 3)), np.ones(0)], ids=lambda one: str(one.shape)
+)
+def test_positive_weights_of_the_wrong_shape_are_refused_with_the_right_one(weight: np.ndarray) -> None:
+    with pytest.raises(ArgumentError, match=r"BCEWithLogits: pos_weight .* shape \(3,\) for this net, got shape \("):
+        BCEWithLogits(pos_weight=weight).targets(np.zeros((1, 3)), 1, (3,), np.float32)
+
+
 def test_a_sum_over_left_out_labels_is_fine_but_a_mean_is_not() -> None:
     assert NLL(reduction="sum").targets([-100], 1, (3,), np.float32).total == 0
     with pytest.raises(ArgumentError, match="NLL: expected at least one label"):
         NLL().targets([-100], 1, (3,), np.float32)
-
-
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +112,8 @@ NAN = float("nan")
         (MSE(), np.full((2, 3), np.inf), ArgumentError, "finite"),
         (MSE(), np.full((2, 3), 1e300), ArgumentError, "NaN or Inf in float32"),
         (BCEWithLogits(), np.full((2, 3), 1.5), ArgumentError, r"\[0, 1\]"),
+        (BCEWithLogits(), np.array([[NAN, 1.5, 0], [0, 0, 0]]), ArgumentError, r"\[0, 1\], or NaN .* from 0 to 1.5"),
+        (BCEWithLogits(), np.full((2, 3), np.inf), ArgumentError, "finite targets, or NaN"),
         (BCEWithLogits(), np.full((2, 3), -0.5), ArgumentError, r"\[0, 1\]"),
         (BCEWithLogits(), np.ones((2, 3), bool), ArgumentTypeError, "float32 or float64, got bool"),
     ],

@@ -397,3 +397,15 @@ def test_torch_is_loaded_only_when_asked_for_and_never_shadowed() -> None:
         "rop.from_torch; import torch; assert hasattr(torch, 'nn') and rop.torch is not torch"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("weight", [torch.tensor(2.0), torch.tensor([1.0, 2.0, 0.5])], ids=["number", "per output"])
+def test_positive_weights_come_from_torch(weight: torch.Tensor) -> None:
+    theirs = torch.nn.BCEWithLogitsLoss(pos_weight=weight)
+    ours = rop.torch.loss_from_torch(theirs)
+    rng = np.random.default_rng(0)
+    z, t = rng.standard_normal((4, 3)).astype("f4"), rng.random((4, 3)).astype("f4")
+    assert isinstance(ours, rop.BCEWithLogits)
+    assert ours.value(z, t) == pytest.approx(theirs(torch.tensor(z), torch.tensor(t)).item(), rel=1e-6)
+    with pytest.raises(rop.errors.ArgumentError, match="has no weight"):
+        rop.torch.loss_from_torch(torch.nn.BCEWithLogitsLoss(weight=torch.ones(3)))

@@ -173,6 +173,38 @@ def test_schedules_have_a_value_for_each_step(path: str) -> None:
     assert reports[:, Report.PENALTY].tolist() == [1, 0, 1] and products[1] == 0 and 0 < products[0] < products[2]
 
 
+@pytest.mark.parametrize("path", ["compiled", "stepwise", CUDA])
+def test_each_batch_divides_by_its_own_number_of_known_targets(path: str) -> None:
+    """Against torch, where unknown targets have the weight 0. In the second batch nothing is known: w stays."""
+    t = np.random.default_rng(4).integers(2, size=(BATCH * STEPS, 2)).astype(float)
+    t[0], t[2, 1], t[BATCH : 2 * BATCH] = np.nan, np.nan, np.nan
+    weight, net, (x, _) = [2.0, 0.5], network(), data()
+    module = rop.to_torch(net, net.init(seed=3, dtype=np.float64), net.init_state(np.float64)).train()
+    opt = torch.optim.SGD(module.parameters(), lr=0.2)
+    steps = make_steps(path, "sgd", {}, loss=rop.BCEWithLogits(pos_weight=weight), y=t)
+    for i in range(STEPS):
+        rows = slice(i * BATCH, (i + 1) * BATCH)
+        target = torch.tensor(t[rows])
+        known = ~target.isnan()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            module(torch.tensor(x[rows])),
+            target.nan_to_num(),
+            weight=known.double(),
+            pos_weight=torch.tensor(weight).double(),
+            reduction="sum",
+        )
+        loss = loss / max(1, int(known.sum()))
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        before = steps.w
+        report = steps.run(i, 1, rate=0.2)[0]
+        assert report[Report.LOSS] == pytest.approx(loss.item(), rel=1e-12) and (i != 1 or report[Report.LOSS] == 0)
+        w = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
+        np.testing.assert_allclose(steps.w, w, rtol=1e-12, atol=1e-14)
+        assert (steps.w == before).all() == (i == 1)
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the simulated GPU computes with NumPy, which warns of overflow
 @pytest.mark.parametrize("path", ["compiled", "stepwise", CUDA])
 @pytest.mark.parametrize("optimizer", ["nesterov", "adam"])
@@ -206,8 +238,11 @@ def test_these_are_all_settings_that_are_compiled() -> None:
     reason="this is the simulator, or numba-cuda or greenlet is not installed; pip install 'rop[cuda-test]'",
 )
 def test_the_simulated_gpu() -> None:
-    """The cases of the GPU here and in test_methods.py, in Numba's simulator."""
-    files = [str(ROOT / "tests" / "training" / name) for name in ("test_paths.py", "test_methods.py")]
+    """The cases of the GPU here, in test_methods.py and in test_block_penalties.py, in Numba's simulator."""
+    files = [
+        str(ROOT / "tests" / "training" / name)
+        for name in ("test_paths.py", "test_methods.py", "test_block_penalties.py")
+    ]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-k", "cuda", "-x", *files]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=1200, cwd=ROOT, env=environment(NUMBA_ENABLE_CUDASIM="1")

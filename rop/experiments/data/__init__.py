@@ -2,7 +2,8 @@
 
 A new one is a file in this folder and its name in ``NAMES``. The file has a function of the same name, which takes the
 folder of the data and options of its own and returns a ``DataSet``, and an ``EXPERIMENT``: the net and the settings by
-which ``rop train`` trains on it. ``rop/experiments/files.py`` reads and checks files, ``nets.py`` has nets.
+which ``rop train`` trains on it. A set with several labels per sample has none, as ``rop train`` knows classes only.
+``rop/experiments/files.py`` reads and checks files, ``nets.py`` has nets.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from rop.experiments.dataset import DataSet
 from rop.experiments.files import Folder
 from rop.experiments.settings import Experiment
 
-NAMES = ("digits", "forest", "usps", "mnist")
+NAMES = ("digits", "forest", "usps", "mnist", "chest")
 
 _MODULES = {name: import_module(f"{__name__}.{name}") for name in NAMES}
 DATASETS: dict[str, Callable[..., DataSet]] = {name: getattr(module, name) for name, module in _MODULES.items()}
-EXPERIMENTS: dict[str, Experiment] = {name: module.EXPERIMENT for name, module in _MODULES.items()}
+EXPERIMENTS: dict[str, Experiment] = {
+    name: module.EXPERIMENT for name, module in _MODULES.items() if hasattr(module, "EXPERIMENT")
+}
 
 
 def load(name: str, data: Folder = None, **options: Any) -> DataSet:

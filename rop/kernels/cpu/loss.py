@@ -6,6 +6,8 @@ weights of the lanes to ``omega`` (pixel, lane), and later orders read them.
 
     g, p, z_k   (pixel, row, lane)      labels   (sample, pixel) int64      dense    (sample, row, pixel)
     energy      (1,) float64            weight   (sample, pixel)            samples  (lane,) int64
+
+BCEWithLogits has two rows of ``dense`` for each row of the output: all of b, then all of c.
 """
 
 from __future__ import annotations
@@ -158,26 +160,39 @@ def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pix
         doubles(energy, 1)[0] = total
 
 
+@helper
+def counts(dense, sample, factor, rows, pixels, row, pixel):
+    """κ b and κ c of one number, 0 for padding; the rows of c follow those of b."""
+    if sample < 0:
+        return real(0), real(0)
+    b = target(dense, sample, 2 * rows, pixels, row, pixel)
+    c = target(dense, sample, 2 * rows, pixels, rows + row, pixel)
+    return real(factor * b), real(factor * c)
+
+
 @kernel
-def binary_cross_entropy(g, energy, order, z: Jet, dense, weight, samples, scale, omega, pixels, rows, lanes):
-    """E = Σ ω (log(1 + e^z) − t z), and order k of g = ω (sigmoid(z) − t), where t has order 0 only."""
+def binary_cross_entropy(g, energy, order, z: Jet, dense, samples, scale, omega, pixels, rows, lanes):
+    """E = Σ κ (b log(1 + e^−z) + c log(1 + e^z)), and order k of g = κ (a sigmoid(z) − b) with a = b + c; b and c have
+    order 0 only. Here omega is κ a, (pixel, row, lane)."""
     sample = integers(samples, lanes)
+    factor = doubles(scale, 1)[0]
     total = 0.0
     for pixel in range(pixels):
-        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
         for row in range(rows):
             o = (pixel * rows + row) * lanes * itemsize
             seed, (x0, x1, x2) = reals(g + o, lanes), jet_of_reals((z[0] + o, z[1] + o, z[2] + o), lanes)
+            weight = reals(omega + o, lanes)
             for t in range(lanes):
                 s, d1, d2, _ = sigmoid(x0[t])
                 if order == 0:
-                    wanted = target(dense, sample[t], rows, pixels, row, pixel)
-                    total += factors[t] * binary_energy(x0[t], wanted)
-                    seed[t] = factors[t] * residual(s, wanted)
+                    b, c = counts(dense, sample[t], factor, rows, pixels, row, pixel)
+                    weight[t] = b + c
+                    total += binary_energy(x0[t], b, c)
+                    seed[t] = residual(weight[t] * s, b)
                 elif order == 1:
-                    seed[t] = factors[t] * output_1(d1, x1[t])
+                    seed[t] = weight[t] * output_1(d1, x1[t])
                 else:
-                    seed[t] = factors[t] * output_2(d1, d2, x1[t], x2[t])
+                    seed[t] = weight[t] * output_2(d1, d2, x1[t], x2[t])
     if order == 0:
         doubles(energy, 1)[0] = total
 

@@ -6,12 +6,13 @@ of lanes) writes its share of each energy; the sum of the shares is the energy.
 
     g_k, z_k, p   (pixel · row, lane)      labels   (sample, pixel)      dense     (sample, row · pixel)
     energy_k      (blocks,)                weight   (sample, pixel)      samples   (lane,)
+
+BCEWithLogits has two rows of ``dense`` for each row of the output: all of b, then all of c.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from numba import cuda
 
@@ -100,19 +101,19 @@ def report(energy, shares):
 
 
 @helper
-def put_seed(g, row, lane, seed):
-    """Writes the wanted orders of one number of the seed. Returns its orders 0 and 1, as an earlier launch has
-    written them if this one does not compute them; 0 for order 1 if no order needs it."""
-    put(g, row, lane, seed)
-    f0 = seed[0] if wants_0 else g[0][row, lane]
-    f1 = seed[1] if wants_1 else g[1][row, lane] if wants_2 else real(0)
-    return f0, f1
-
-
-@helper
 def energies(f0, f1, u1, u2):
     """The contribution of one number to E_1 and E_2, by the chain rule at the output."""
     return f0 * u1, energy_2(f1 * u1, f0 * u2)
+
+
+@helper
+def put_seed(g, row, lane, seed, u1, u2):
+    """Writes the wanted orders of one number of the seed; returns its contribution to E_1 and E_2. Orders that this
+    launch does not compute are as an earlier one has written them."""
+    put(g, row, lane, seed)
+    f0 = seed[0] if wants_0 else g[0][row, lane]
+    f1 = seed[1] if wants_1 else g[1][row, lane] if wants_2 else real(0)
+    return energies(f0, f1, u1, u2)
 
 
 def with_targets(orders: Orders = ORDERS, levels: Orders = ORDERS, dense: bool = False) -> BoundNames:
@@ -208,45 +209,6 @@ def negative_log_likelihood(
     report(energy, (share0, share1, share2))
 
 
-@helper
-def square_terms(omega, z, t, u1, u2):
-    """E_0 and the jet of the seed g = 2ω (z − t) of one number."""
-    d = residual(z, t)
-    return square_energy(omega, d), (square_seed(omega, d), square_seed(omega, u1), square_seed(omega, u2))
-
-
-@helper
-def binary_terms(omega, z, t, u1, u2):
-    """E_0 and the jet of the seed g = ω (sigmoid(z) − t) of one number."""
-    s, d1, d2, _ = sigmoid(z)
-    energy0 = omega * binary_energy(z, t)
-    return energy0, (omega * residual(s, t), omega * output_1(d1, u1), omega * output_2(d1, d2, u1, u2))
-
-
-terms: Any = None  # E_0 and the seed of one number: bound below
-
-
-def _elementwise(g, z, energy, dense, weight, samples, scale, pixels, rows):
-    """A loss that is a sum over the numbers of the output, each with a target t that has order 0 only."""
-    pixel, first, lane = place(g[0].shape[1], rows)
-    omega = lane_weight(weight, samples, scale, pixel, lane)
-    share0 = share1 = share2 = real(0)
-    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
-        t = wanted(dense, samples, pixels, row - first, pixel, lane) if wants_0 else real(0)
-        u1, u2 = along(z, row, lane)
-        energy0, seed = terms(omega, z[0][row, lane], t, u1, u2)
-        share0 += energy0
-        f0, f1 = put_seed(g, row, lane, seed)
-        change1, change2 = energies(f0, f1, u1, u2)
-        share1 += change1
-        share2 += change2
-    report(energy, (share0, share1, share2))
-
-
-sum_of_squares = helper(_elementwise, terms=square_terms)
-sum_of_logits = helper(_elementwise, terms=binary_terms)
-
-
 @kernel(per_pixel("g"), ROW_BLOCK, by_order)
 def squared_error(
     g: Jet,
@@ -259,8 +221,20 @@ def squared_error(
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (z − t)² and the jet of g = 2ω (z − t)."""
-    sum_of_squares(g, z, energy, dense, weight, samples, scale, pixels, rows)
+    """E = Σ ω (z − t)² and the jet of g = 2ω (z − t), where t has order 0 only."""
+    pixel, first, lane = place(g[0].shape[1], rows)
+    omega = lane_weight(weight, samples, scale, pixel, lane)
+    share0 = share1 = share2 = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        t = wanted(dense, samples, pixels, row - first, pixel, lane) if wants_0 else real(0)
+        u1, u2 = along(z, row, lane)
+        d = residual(z[0][row, lane], t)
+        share0 += square_energy(omega, d)
+        seed = square_seed(omega, d), square_seed(omega, u1), square_seed(omega, u2)
+        change1, change2 = put_seed(g, row, lane, seed, u1, u2)
+        share1 += change1
+        share2 += change2
+    report(energy, (share0, share1, share2))
 
 
 @kernel(per_pixel("g"), ROW_BLOCK, by_order)
@@ -269,14 +243,28 @@ def binary_cross_entropy(
     z: Jet,
     energy: VectorJet,
     dense: Matrix,
-    weight: Matrix,
     samples: Indices,
     scale: Vector,
     pixels: Count,
     rows: Count,
 ):
-    """E = Σ ω (log(1 + e^z) − t z) and the jet of g = ω (sigmoid(z) − t)."""
-    sum_of_logits(g, z, energy, dense, weight, samples, scale, pixels, rows)
+    """E = Σ κ (b log(1 + e^−z) + c log(1 + e^z)) and the jet of g = κ (a sigmoid(z) − b) with a = b + c; b and c have
+    order 0 only."""
+    pixel, first, lane = place(g[0].shape[1], rows)
+    factor = scale[0] if samples[lane] >= 0 else real(0)
+    share0 = share1 = share2 = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        b = factor * wanted(dense, samples, pixels, row - first, pixel, lane)
+        c = factor * wanted(dense, samples, pixels, rows + row - first, pixel, lane)
+        u1, u2 = along(z, row, lane)
+        s, d1, d2, _ = sigmoid(z[0][row, lane])
+        if wants_0:
+            share0 += binary_energy(z[0][row, lane], b, c)
+        seed = residual((b + c) * s, b), (b + c) * output_1(d1, u1), (b + c) * output_2(d1, d2, u1, u2)
+        change1, change2 = put_seed(g, row, lane, seed, u1, u2)
+        share1 += change1
+        share2 += change2
+    report(energy, (share0, share1, share2))
 
 
 @kernel(lambda names, given: (given["z"].shape[1] // WARP,), (WARP,))

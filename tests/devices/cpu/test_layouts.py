@@ -59,13 +59,22 @@ def test_both_layouts_agree_in_single_precision(problem: Problem, seed: int) -> 
 
 
 @pytest.mark.parametrize(
-    "loss", [rop.CrossEntropy(), rop.MSE(), rop.BCEWithLogits()], ids=lambda one: type(one).__name__
+    "loss",
+    [
+        rop.CrossEntropy(),
+        rop.MSE(),
+        rop.BCEWithLogits(),
+        rop.BCEWithLogits(pos_weight=np.array([[[2.0]], [[0.5]], [[3]]])),
+    ],
+    ids=["CrossEntropy", "MSE", "BCEWithLogits", "BCEWithLogits, weighted, some unknown"],
 )
 def test_losses_of_images(loss: Any) -> None:
     """The output is a map: the loss is taken of every pixel."""
     net = rop.Sequential(rop.Conv2d(2, 4, 3, padding=1), rop.Tanh(), rop.Conv2d(4, 3, 1))
     x = normal(0, (3, 2, 5, 4))
     y = labels(0, (3, 5, 4), 3) if isinstance(loss, rop.CrossEntropy) else (normal(1, (3, 3, 5, 4)) > 0).astype(float)
+    if getattr(loss, "pos_weight", None) is not None:
+        y[normal(2, y.shape) > 0.5] = np.nan
     check(net, loss, x, y, np.float64, layout="pixels")
 
 

@@ -70,6 +70,25 @@ def float_targets(least: float, most: float) -> Any:
     return st.tuples(arguments, anything).map(lambda drawn: (*drawn, target(drawn[1])))
 
 
+@st.composite
+def binary_targets(draw: st.DrawFn) -> DrawnLoss:
+    """Targets in [0, 1], some of them unknown, with or without weights of the ones."""
+    shape = draw(anything)
+    arguments: dict[str, Any] = {"reduction": draw(reductions)}
+    per_output = (shape[0], *[1] * (len(shape) - 1))
+    size: tuple[int, ...] | None = draw(st.sampled_from([None, (), (1,), per_output]))
+    if size is not None:
+        arguments["pos_weight"] = np.random.default_rng(draw(st.integers(0, 99))).uniform(0.0, 4.0, size)
+    unknown, whole = draw(st.sampled_from([0.0, 0.3, 0.9, 1.0])), draw(st.booleans())
+
+    def target(seed: int, batch: int) -> np.ndarray:
+        rng = np.random.default_rng(seed)
+        t = rng.uniform(0.0, 1.0, (batch, *shape))
+        return np.where(rng.random(t.shape) < unknown, np.nan, np.round(t) if whole else t)
+
+    return arguments, shape, target
+
+
 def refused_reductions(kind: Any) -> tuple[Refused, ...]:
     """Every loss refuses a reduction it does not know."""
     name = kind.__name__
@@ -112,7 +131,7 @@ def refused_shapes(kind: Any) -> tuple[Refused, ...]:
         Refused(kind, (name, "complex"), (3,), np.zeros((2, 3), complex), TypeError),
         Refused(kind, (name, "object"), (3,), np.full((2, 3), None), TypeError),
         Refused(kind, (name,), (3,), np.full((2, 3), "a"), TypeError),
-        Refused(kind, (name, "nan"), (3,), np.full((2, 3), np.nan)),
+        Refused(kind, (name, "inf"), (3,), np.full((2, 3), np.inf)),
     )
 
 
@@ -130,14 +149,26 @@ crossentropy = LossCase(
 
 nll = LossCase("NLL", class_targets(), refused_labels(rop.NLL))
 
-mse = LossCase("MSE", float_targets(-2.0, 2.0), refused_shapes(rop.MSE))
+mse = LossCase(
+    "MSE",
+    float_targets(-2.0, 2.0),
+    (*refused_shapes(rop.MSE), Refused(rop.MSE, ("MSE", "nan"), (3,), np.full((2, 3), np.nan))),
+)
 
 bcewithlogits = LossCase(
     "BCEWithLogits",
-    float_targets(0.0, 1.0),
+    binary_targets(),
     (
         *refused_shapes(rop.BCEWithLogits),
         Refused(rop.BCEWithLogits, ("BCEWithLogits", "[0, 1]", "1.5"), (3,), np.full((2, 3), 1.5)),
         Refused(rop.BCEWithLogits, ("BCEWithLogits", "[0, 1]", "-0.5"), (3,), np.full((2, 3), -0.5)),
+        Refused(
+            lambda: rop.BCEWithLogits(pos_weight=np.ones(4)),
+            ("BCEWithLogits", "pos_weight", "(3,)", "(4,)"),
+            (3,),
+            np.zeros((2, 3)),
+        ),
+        Refused(lambda: rop.BCEWithLogits(pos_weight=-1.0), ("BCEWithLogits", "pos_weight", "-1")),
+        Refused(lambda: rop.BCEWithLogits(pos_weight=[1.0, np.nan]), ("BCEWithLogits", "pos_weight", "nan")),
     ),
 )

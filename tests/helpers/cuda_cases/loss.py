@@ -91,13 +91,16 @@ def squared_error_case(s: Setting) -> Case:
 
 @case("loss.binary_cross_entropy")
 def bce_case(s: Setting) -> Case:
+    """Numbers that count for a one and for a zero, b and c; some count for nothing."""
     arrays, z = s.jet(PIXELS * CLASSES, LANES, seed=1)
-    common = _targets(s)
-    dense = np.random.default_rng(8).random((BATCH, CLASSES * PIXELS)).astype(np.float32).astype(s.real)
-    t, x, omega = _by_lane(dense), by_class(z), _omega(common)
+    common = {name: value for name, value in _targets(s).items() if name != "weight"}
+    dense = np.random.default_rng(8).random((BATCH, 2, CLASSES * PIXELS)).astype(np.float32).astype(s.real)
+    dense[:, :, 1] = 0
+    factor = common["scale"][0] * (common["samples"] >= 0)  # κ of each lane, 0 for padding
+    b, c, x = _by_lane(dense[:, 0]) * factor, _by_lane(dense[:, 1]) * factor, by_class(z)
     sigmoid = (Jet.of(np.ones_like(x.c[0])) + (-x).exp()).power(-1)
-    energy = omega * (np.logaddexp(0, x.c[0]) - t * x.c[0])
-    return _loss(s, {**common, "dense": dense}, arrays, (sigmoid - t) * omega, energy, x)
+    energy = b * np.logaddexp(0, -x.c[0]) + c * np.logaddexp(0, x.c[0])
+    return _loss(s, {**common, "dense": dense.reshape(BATCH, -1)}, arrays, sigmoid * (b + c) - b, energy, x)
 
 
 @case("loss.correct")

@@ -10,7 +10,7 @@ from rop.kernels.cpu import loss
 from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
 from rop.lowering.loss import LossOperation
 
-DENSE, LABELS = Ref("dense", 0, 0), Ref("labels", 0, 0)
+DENSE, LABELS, WEIGHT = Ref("dense", 0, 0), Ref("labels", 0, 0), Ref("weight", 0, 0)
 
 
 class EmitLoss(Emitter):
@@ -33,7 +33,6 @@ class EmitLoss(Emitter):
             "g": layout.rows(op.seed, k),
             "energy": Ref(f"energy{k}"),
             "order": k,
-            "weight": Ref("weight", 0, 0),
             "samples": Ref("samples"),
             "scale": Ref("scale", 0, 0),
             "omega": layout.rows(self.weights, 0),
@@ -69,6 +68,7 @@ class EmitCrossEntropy(EmitLoss):
             "z": layout.value(op.x[0], k),
             "labels": LABELS,
             "dense": DENSE,
+            "weight": WEIGHT,
             "scratch": Ref("scratch"),
         }
 
@@ -80,7 +80,7 @@ class EmitNLL(EmitLoss):
     kernel = loss.negative_log_likelihood
 
     def own(self, k: int) -> dict[str, Operand]:
-        return {"z": self.layout.order(self.operation.x[0], 0), "labels": LABELS}
+        return {"z": self.layout.order(self.operation.x[0], 0), "labels": LABELS, "weight": WEIGHT}
 
 
 @emits(MSE)
@@ -90,14 +90,17 @@ class EmitMSE(EmitLoss):
     kernel = loss.squared_error
 
     def own(self, k: int) -> dict[str, Operand]:
-        return {"z": self.layout.order(self.operation.x[0], k), "dense": DENSE}
+        return {"z": self.layout.order(self.operation.x[0], k), "dense": DENSE, "weight": WEIGHT}
 
 
 @emits(BCEWithLogits)
 class EmitBCEWithLogits(EmitLoss):
-    """Output by output."""
+    """Output by output, each with a weight of its own."""
 
     kernel = loss.binary_cross_entropy
+
+    def reserve(self) -> None:
+        self.weights = self.layout.buffer(self.operation, self.operation.x[0].rows, (0,))
 
     def own(self, k: int) -> dict[str, Operand]:
         return {"z": self.layout.value(self.operation.x[0], k), "dense": DENSE}

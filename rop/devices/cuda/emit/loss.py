@@ -24,7 +24,7 @@ class EmitLoss(Emitter):
 
     def own(self, code: Code) -> dict[str, Part]:
         """Operands beside those that all losses have."""
-        return {}
+        return {"weight": Part("weight")}
 
     def options(self, code: Code) -> dict[str, Any]:
         """Options of the kernel's factory."""
@@ -40,7 +40,6 @@ class EmitLoss(Emitter):
             energy=jet_of(lambda k: Part("energy", k * self.blocks, (self.blocks,)), code.orders),
             **{targets: Part(targets)},
             **self.own(code),
-            weight=Part("weight"),
             samples=Part("samples", 0, (self.layout.lanes,)),
             scale=Part("scale"),
             pixels=z.pixels,
@@ -58,7 +57,7 @@ class EmitCrossEntropy(EmitLoss):
     kernel = loss.cross_entropy
 
     def own(self, code: Code) -> dict[str, Part]:
-        return {"p": code.rows(self.operation.probability, 0)}
+        return {**super().own(code), "p": code.rows(self.operation.probability, 0)}
 
     def options(self, code: Code) -> dict[str, Any]:
         return {**super().options(code), "dense": code.dense}
@@ -80,6 +79,9 @@ class EmitMSE(EmitLoss):
 
 @emits(BCEWithLogits)
 class EmitBCEWithLogits(EmitLoss):
-    """The seed of each output depends on that output alone."""
+    """The seed of each output depends on that output alone; the weights are part of the targets."""
 
     kernel = loss.binary_cross_entropy
+
+    def own(self, code: Code) -> dict[str, Part]:
+        return {}
