@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rop.arguments import check_choice
-from rop.reproduce.records import Records
+from rop.reproduce.records import Records, figure_of
 from rop.reproduce.statistics import FEWEST, Estimate, beats, rank_correlation, summary
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "all_of",
     "any_of",
     "correlated",
+    "falling",
     "higher",
     "lower",
     "not_higher",
@@ -123,19 +125,35 @@ def within(figure: str, model: str, low: float, high: float) -> Test:
     return decide
 
 
+def falling(model: str, figures: Sequence[str]) -> Test:
+    """Of one model, each figure of a series is larger than the next: P(earlier > later) for each pair of neighbours."""
+
+    def decide(records: Records) -> Verdict:
+        found = [list(records.where(model=model).values(figure).values()) for figure in figures]
+        if not all(found):
+            return Verdict(NOT_RUN, f"{model}: no records")
+        chances = [beats(a, b) for a, b in pairwise(found)]
+        kinds = {by_interval(chance, 0.5) for chance in chances}
+        verdict = HOLDS if kinds == {HOLDS} else DOES_NOT_HOLD if DOES_NOT_HOLD in kinds else NOISE
+        medians = ", ".join(_median(values) for values in found)
+        shown = ", ".join(map(_shown, chances))
+        return Verdict(verdict, f"{model}: medians {medians}; P = {shown}; {_seeds(min(map(len, found)))}")
+
+    return decide
+
+
 def correlated(x: str, y: str, sign: int) -> Test:
     """Over all models and seeds, figure y rises (sign 1) or falls (sign −1) with figure x: Spearman's correlation."""
 
     def decide(records: Records) -> Verdict:
-        pairs = [(a, b) for one in records for a, b in [pair(one, x, y)] if a is not None and b is not None]
+        found = [(figure_of(one.figures, x), figure_of(one.figures, y)) for one in records]
+        pairs = [(float(a), float(b)) for a, b in found if a is not None and b is not None]
         if not pairs:
             return Verdict(NOT_RUN, "no records")
-        found = rank_correlation(*zip(*pairs, strict=True))
-        signed = Estimate(sign * found.value, tuple(sorted(sign * end for end in found.interval)))  # type: ignore[arg-type]
-        return Verdict(by_interval(signed, 0.0), f"rank correlation {_shown(found)} over {len(pairs)} models")
-
-    def pair(record: object, *names: str) -> list[float | None]:
-        return [Records([record]).values(name).get(record.task.seed) for name in names]  # type: ignore[list-item, attr-defined]
+        rank = rank_correlation(*zip(*pairs, strict=True))
+        low, high = rank.interval if sign > 0 else (-rank.interval[1], -rank.interval[0])
+        verdict = by_interval(Estimate(sign * rank.value, (low, high)), 0.0)
+        return Verdict(verdict, f"rank correlation {_shown(rank)} over {len(pairs)} models")
 
     return decide
 

@@ -150,6 +150,8 @@ class Experiment:
         quick: what --quick leaves out, a sentence.
         packages: what it needs besides the core, as {module: name on PyPI}.
         seeds: how many by default.
+        variants: those for which claims are decided.
+        jobs: processes by default; None: one for each core. Timings need a quiet machine: 1.
     """
 
     name: str
@@ -165,6 +167,8 @@ class Experiment:
     plots: Callable[[Records], list[Plot]] | None = None
     packages: Mapping[str, str] = field(default_factory=dict)
     seeds: int = 5
+    variants: tuple[str, ...] = ("published", "corrected")
+    jobs: int | None = None
 
     def checked_tasks(self, seeds: int | None, quick: bool, epochs: int | None) -> list[Task]:
         """The tasks, refused if two of them would write the same record."""
