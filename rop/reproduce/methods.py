@@ -15,17 +15,15 @@ What the published code does differently from the paper is an option with a name
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from rop import optim
 from rop.optim import Optimizer, SpectralRadius
 
-__all__ = ["PUBLISHED_ORDER", "entropy_sgd", "penalty", "valley", "valley_optimizer"]
+__all__ = ["PUBLISHED_ORDER", "entropy_sgd", "penalty", "valley_optimizer"]
 
 PUBLISHED_ORDER = {"order": "fixed", "partial_batch": True}
+INNER_STEPS = 20
 
 
 def penalty(variant: str, mu: float, K: float, **options: Any) -> SpectralRadius:
@@ -40,36 +38,24 @@ def penalty(variant: str, mu: float, K: float, **options: Any) -> SpectralRadius
     return SpectralRadius(mu=mu, K=K, **options)
 
 
-def entropy_sgd(variant: str) -> Optimizer:
-    """Entropy-SGD with the paper's rate and momentum; as published without inner steps."""
-    return optim.EntropySGD(lr=0.1, momentum=0.9, nesterov=True, steps=0 if variant == "published" else 20)
+def entropy_sgd(variant: str, epochs: int) -> tuple[Optimizer, int]:
+    """Entropy-SGD with the paper's rate and momentum, and its number of epochs, where other methods have ``epochs``.
 
+    As published it has no inner steps. With 20 of them, 100 epochs become 5, the same number of gradients, as in the
+    paper of entropy-SGD.
 
-@dataclass(frozen=True)
-class valley:
-    """The learning rate of the asymmetric-valley runs: ``start`` up to half of the ``ramp`` epochs, then down a line to
-    ``low`` at nine tenths of them, and ``start`` again from epoch ``again`` on.
-
-    >>> rate = valley()
-    >>> [round(rate(np.arange(1), epoch), 3) for epoch in (1, 80, 113, 150, 200, 201)]
-    [0.5, 0.5, 0.273, 0.05, 0.05, 0.5]
+    >>> [entropy_sgd(variant, 100)[1] for variant in ("published", "corrected")]
+    [100, 5]
     """
-
-    start: float = 0.5
-    low: float = 0.05
-    ramp: int = 161
-    again: int = 201
-
-    def __call__(self, k: np.ndarray, epoch: int) -> float:
-        if epoch >= self.again:
-            return self.start
-        part = min(max((epoch / self.ramp - 0.5) / 0.4, 0.0), 1.0)
-        return self.start + part * (self.low - self.start)
+    steps = 0 if variant == "published" else INNER_STEPS
+    made = optim.EntropySGD(lr=0.1, momentum=0.9, nesterov=True, steps=steps)
+    return made, max(1, round(epochs / max(1, steps)))
 
 
 def valley_optimizer(variant: str, epochs: int) -> tuple[Optimizer, int]:
     """The asymmetric-valley method and its number of epochs, where other methods have ``epochs``: for their 100 it runs
-    250, of which it averages the iterates after epochs 161 to 200.
+    250, of which it averages the iterates after epochs 161 to 200. Its rate is 0.5 for half of 161 epochs, falls to
+    0.05 at nine tenths of them, and is 0.5 again after the last average.
 
     As published the average is not used, and the best iterate of all epochs is reported. Else the average is the
     result, and the epochs after the last averaged one are left out, since they change nothing.
@@ -78,7 +64,8 @@ def valley_optimizer(variant: str, epochs: int) -> tuple[Optimizer, int]:
     250
     """
     first, last, all_epochs = (max(1, round(share * epochs)) for share in (1.61, 2.0, 2.5))
-    base = optim.SGD(lr=valley(ramp=first, again=last + 1))
+    points = ((first / 2, 0.5), (0.9 * first, 0.05), (float(last), 0.05), (last + 1.0, 0.5))
+    base = optim.SGD(lr=optim.piecewise_linear(points))
     if variant == "published":
         return base, all_epochs
     return optim.SWA(base=base, first=first, last=last), last

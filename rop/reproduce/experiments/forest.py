@@ -72,7 +72,8 @@ DEVIATIONS = (
     "also stops at a residual that hardly changes, no sign(λ) in ∇ρ, entropy-SGD without inner steps, the asymmetric "
     "valley's best iterate instead of its average.",
     "Corrected: shuffled, whole batches, ρ = |λ| and ∇ρ = sign(λ)·vᵀ∇Hv, no step takes more than half of ρ away to "
-    "first order, entropy-SGD with 20 inner steps, the valley's average of epochs 161 to 200.",
+    "first order, entropy-SGD with 20 inner steps for a twentieth of the epochs, which is the same number of "
+    "gradients, the valley's average of epochs 161 to 200.",
     "Algorithm 2 (LOBPCG) has K-FAC's damped inverse, damping 0.001, as its preconditioner; the published code has no "
     "damping.",
 )
@@ -99,7 +100,7 @@ def recipe(
     elif model == LOBPCG:
         regularizer = penalty(variant, *LOBPCG_PENALTY, solver="paper_lobpcg", maxiter=100, refresh=4)
     elif model == ENTROPY:
-        optimizer = entropy_sgd(variant)
+        optimizer, epochs = entropy_sgd(variant, epochs)
     elif model == KFAC:
         optimizer = optim.KFAC(lr=1e-3, momentum=0.9)
     elif model == VALLEY:
@@ -135,7 +136,7 @@ def task(
     """A task that trains the forest net ``trains``, by default that of its row; ``more`` are settings of its own."""
     method = {
         "trains": trains or model,
-        "budget": epochs or (QUICK["epochs"] if quick else EPOCHS),  # epochs of all models but the asymmetric valley
+        "budget": epochs or (QUICK["epochs"] if quick else EPOCHS),  # the recipe says what a method makes of it
         "batch_size": batch_size,
         "limit": QUICK["limit"] if quick else None,
     }

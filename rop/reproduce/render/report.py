@@ -45,7 +45,7 @@ def report_of(
         f"{experiment.name}-quick" if quick else experiment.name,
         experiment.title,
         experiment.tables(records),
-        experiment.plots(records) if experiment.plots else [],
+        experiment.plots(records) if experiment.plots and len(records) else [],
         verdicts,
         experiment.deviations,
         _facts(experiment, records, quick, others),
