@@ -35,8 +35,7 @@ def mnist(data: Folder = None, size: int = 28) -> DataSet:
     cut: 3.5 % of the ink is lost.
     """
     size = check_choice("mnist", "size", size, (28, 16))
-    folder = folder_of("mnist", data)
-    (images, labels), test = _downloaded() if folder is None else _from_files(folder)
+    (images, labels), test = grey_images(data)
 
     def normalised(images: np.ndarray, labels: np.ndarray) -> Part:
         if size == usps.SIDE:
@@ -49,6 +48,12 @@ def mnist(data: Folder = None, size: int = 28) -> DataSet:
     kept = len(labels) - len(labels) // 6
     train, validation = normalised(images[:kept], labels[:kept]), normalised(images[kept:], labels[kept:])
     return DataSet("mnist", train, validation, normalised(*test), classes=10)
+
+
+def grey_images(data: Folder = None) -> tuple[Part, Part]:
+    """The publishers' training and test part as they are: images (count, 28, 28) of grey levels 0 to 255, labels."""
+    folder = folder_of("mnist", data)
+    return _downloaded() if folder is None else _from_files(folder)
 
 
 def _without_margin(images: np.ndarray) -> np.ndarray:
