@@ -41,8 +41,8 @@ def augmented(x: np.ndarray, padding: int, degrees: float, seed: int) -> np.ndar
     windows = np.lib.stride_tricks.sliding_window_view(framed, (height, width), axis=(1, 2))
     moved = windows[np.arange(count), corners[:, 0], corners[:, 1]]
     image = _pillow("augmented")
-    turned = (image.fromarray(one).rotate(angle, image.Resampling.NEAREST, fillcolor=0)
-              for one, angle in zip(moved, angles, strict=True))  # fmt: skip
+    nearest = {"resample": image.Resampling.NEAREST, "fillcolor": 0}
+    turned = [image.fromarray(moved[k]).rotate(angles[k], **nearest) for k in range(count)]
     return np.stack([np.asarray(one) for one in turned]) if count else moved
 
 

@@ -5,8 +5,8 @@ With a (channels, height, width) the activations of a layer and s the score of a
     L = ReLU(Σ_c α_c a_c),   α_c = mean over pixels of ∂s/∂a_c.
 
 The engine has gradients with respect to parameters, not to activations. For nets that end in global average pooling and
-a linear layer, as DenseNet and ResNet do, ∂s/∂a_c is known in closed form: W[s, c] / pixels after the last ReLU, and the
-same where a > 0, else 0, before it. Other heads are refused.
+a linear layer, as DenseNet and ResNet do, ∂s/∂a_c is known in closed form: W[s, c] / pixels after the last ReLU, and
+the same where a > 0, else 0, before it. Other heads are refused.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def top(maps: np.ndarray, share: float = TOP) -> np.ndarray:
 
 
 def jaccard(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """|a ∩ b| / |a ∪ b| of each pair of masks (count, height, width): the share of pixels in both among those in either,
-    NaN where both are empty.
+    """|a ∩ b| / |a ∪ b| of each pair of masks (count, height, width): how many of the pixels in either are in both. NaN
+    where both are empty.
 
     >>> jaccard(np.array([[[True, True, False]]]), np.array([[[False, True, True]]])).round(3)
     array([0.333])

@@ -74,7 +74,7 @@ def test_the_seed_decides():
 def test_the_slip_of_gan1():
     """With tanh alone no pixel is brighter than 1, where white is 2.53; scaled, the range is that of the pixels."""
     slip = gan.draw(GAN1(**SMALL1), *digits())  # type: ignore[arg-type]
-    right = gan.draw(GAN1(**SMALL1, output="scaled", sampling="evaluation"), *digits())  # type: ignore[arg-type]
+    right = gan.draw(GAN1(**SMALL1, output="scaled", sampling="evaluation"), *digits())
     dark, light = from_grey_levels(np.array([0, 255], np.uint8))
     assert not slip.grey and np.abs(slip.part[0]).max() <= 1 < light
     assert right.grey and dark <= right.part[0].min() and right.part[0].max() <= light
