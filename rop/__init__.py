@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from rop.graph import Graph, Input, Sequential
     from rop.layers import *
     from rop.objective import Jet, Objective, Point
-    from rop.optim import SGD, Adam, SpectralRadius, convergent, cosine, inverse_epoch, power_law
+    from rop.optim import KFAC, SAM, SGD, SWA, Adam, EntropySGD, SpectralRadius
+    from rop.optim import convergent, cosine, inverse_epoch, piecewise_linear, power_law
     from rop.torch.export import to_torch as to_torch
     from rop.torch.trace import from_torch as from_torch
     from rop.training.run import Fit, TrainingInterrupted, TrainingStopped, evaluate, train
@@ -35,7 +36,10 @@ _NAMES = {
     "rop.layers": ("Layer", "Loss"),
     "rop.objective": ("Objective", "Point", "Jet"),
     "rop.eigen": ("spectral_radius",),
-    "rop.optim": ("SGD", "Adam", "SpectralRadius", "inverse_epoch", "power_law", "cosine", "convergent"),
+    "rop.optim": (
+        *("SGD", "Adam", "SAM", "SWA", "EntropySGD", "KFAC", "SpectralRadius"),
+        *("inverse_epoch", "power_law", "cosine", "piecewise_linear", "convergent"),
+    ),
     "rop.training.run": ("train", "evaluate", "Fit", "TrainingStopped", "TrainingInterrupted"),
     "rop.errors": (
         "RopError",

@@ -73,7 +73,17 @@ def _locations(use: Activations) -> int:
     return math.prod(use.gradients.shape[2:])
 
 
-def _positions(net: Graph, layer: Layer) -> np.ndarray:
+def layers_with_factors(net: Graph) -> list[Layer]:
+    """The layers that K-FAC knows, Linear and Conv2d, in the order of their parameters.
+
+    >>> import rop
+    >>> [type(layer).__name__ for layer in layers_with_factors(rop.Sequential(rop.Linear(2, 3), rop.BatchNorm1d(3)))]
+    ['Linear']
+    """
+    return [layer for layer in net.layers if record_of(layer, "kfac").family == "bilinear"]
+
+
+def positions(net: Graph, layer: Layer) -> np.ndarray:
     """Positions of [W b] in w, (groups, outputs, inputs + bias)."""
     shapes, groups = layer.parameter_shapes(), getattr(layer, "groups", 1)
     outputs = shapes["weight"][0] // groups
@@ -301,7 +311,7 @@ class Sums:
                 _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
             if first:
                 self._places[layer] = self._places.get(layer, 0) + len(use.samples) * _locations(use)
-                self._index.setdefault(layer, _positions(net, layer))
+                self._index.setdefault(layer, positions(net, layer))
 
     def blocks(self, net: Graph, batch: int) -> tuple[Block, ...]:
         """The means of the sums."""

@@ -133,8 +133,32 @@ def unbiased(rate, beta1, beta2, t):
     return rate / (1.0 - beta1**t), 1.0 / math.sqrt(1.0 - beta2**t)
 
 
+def ascent_scale(radius, length):
+    """The factor of SAM's direction of this length that makes ε as long as the radius; 0 where there is no direction.
+
+    >>> ascent_scale(0.5, 2.0), ascent_scale(0.5, 0.0)
+    (0.25, 0.0)
+    """
+    return radius / length if length > 0 else 0.0
+
+
+def ascent(w, g, scale):
+    """w + ε of SAM; ``scale`` comes from ``ascent_scale`` with the length of g."""
+    return w + scale * g
+
+
+def adaptive_ascent(w, g, scale):
+    """w + ε of adaptive SAM; ``scale`` comes from ``ascent_scale`` with the length of |w|∘g."""
+    return w + scale * (w * w * g)
+
+
+def langevin(inner, w, p, noise, rate, scope):
+    """The point of entropy-SGD's inner steps around w after one of them; p is the gradient there."""
+    return inner - rate * (p - scope * (w - inner)) + noise
+
+
 def averaged(running, new, part):
-    """A running average of batchnorm after it took in this part of a new value."""
+    """A running average, of batchnorm or of parameters, after it took in this part of a new value."""
     return running + part * (new - running)
 
 

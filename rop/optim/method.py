@@ -89,6 +89,7 @@ class Step:
     seed: the seed of the run.
     batch: rows of the data that the batch consists of.
     objective_of: makes the objective of other rows of the data.
+    samples: the number of rows of the data.
     cache: a dict that lives as long as the run, for values that can be computed again from memory. It is not saved,
         and it is emptied whenever the run returns to an earlier step.
     added: the part of the gradient that the penalty has added; None if it added nothing.
@@ -106,6 +107,7 @@ class Step:
     seed: int
     batch: np.ndarray
     objective_of: Callable[[np.ndarray], Objective]
+    samples: int
     cache: dict[str, Any] = field(default_factory=dict)
     added: np.ndarray | None = None
 
@@ -144,12 +146,13 @@ class Optimizer(Protocol):
     """An optimizer: a learning rate, and a step.
 
     ``step(now, memory)`` changes now.w in place, given now.gradient and now.rate, and may change the arrays of
-    ``memory`` in place. Three methods are optional:
+    ``memory`` in place. Four methods are optional:
 
     ``start(problem)`` returns the memory with which a run begins, arrays by name (an identifier); without it there is
     none. ``end_epoch(epoch, memory)`` is called after the last step of every epoch. ``result(memory)`` returns the
     parameters that validation and ``Fit.w`` use instead of w, say an average, or None for w itself; running
-    statistics of batchnorm are then computed anew for them over the training data.
+    statistics of batchnorm are then computed anew for them over the training data. ``check_penalty(penalty)`` raises an
+    ArgumentError for a penalty that has no meaning with this optimizer.
     """
 
     @property
@@ -172,7 +175,7 @@ class Penalty(Protocol):
 
 
 def check_methods(owner: str, optimizer: Any, regularizer: Any) -> None:
-    """Refuses what is neither an optimizer nor a penalty, naming what is missing.
+    """Refuses what is neither an optimizer nor a penalty, naming what is missing, and what does not go together.
 
     >>> check_methods("train", "sgd", None)
     Traceback (most recent call last):
@@ -197,3 +200,11 @@ def check_methods(owner: str, optimizer: Any, regularizer: Any) -> None:
         if isinstance(value, type) or not isinstance(value, kind):
             got = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
             raise ArgumentTypeError(f"{owner}: expected {expected}, got {got}")
+    if regularizer is not None:
+        check_penalty(optimizer, regularizer)
+
+
+def check_penalty(optimizer: Any, penalty: Any) -> None:
+    """Lets the optimizer refuse a penalty, if it has a method for that."""
+    if hasattr(optimizer, "check_penalty"):
+        optimizer.check_penalty(penalty)

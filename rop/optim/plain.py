@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import re
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def revive(value: Any) -> Any:
     Adam(lr=0.1, betas=(0.8, 0.9), eps=1e-08, weight_decay=0.0)
     """
     if not isinstance(value, dict):
-        return tuple(value) if isinstance(value, list) else value
+        return tuple(map(revive, value)) if isinstance(value, list) else value
     kinds, value = _kinds(), completed(value)
     if value.get("is") not in tuple(kinds):
         raise ArgumentError(f'settings: expected one of {", ".join(kinds)} as "is", got {value.get("is")!r}')
@@ -52,18 +53,51 @@ def completed(value: Any) -> Any:
     >>> completed({"is": "SpectralRadius", "mu": 0.1, "solver": "power"})["limit"] is None
     True
     """
-    name = value.get("is") if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return value
+    name, value = value.get("is"), {key: completed(part) for key, part in value.items()}
     complete = getattr(_kinds().get(name), "completed", None) if isinstance(name, str) else None
     return value if complete is None else complete(value)
 
 
+def with_rate(optimizer: Any, lr: Any) -> Any:
+    """The optimizer with another learning rate, which may be that of its base; it must be a dataclass.
+
+    >>> import rop
+    >>> with_rate(rop.SWA(rop.SAM(rop.Adam())), 0.5).base.base.lr
+    0.5
+    """
+    if any(field.name == "lr" for field in fields(optimizer)):
+        return replace(optimizer, lr=lr)
+    return replace(optimizer, base=with_rate(optimizer.base, lr))
+
+
+def innermost(optimizer: Any) -> Any:
+    """The optimizer whose rule makes the step: ``optimizer`` itself, or its base, or the base of that.
+
+    >>> import rop
+    >>> innermost(rop.SWA(rop.SAM(rop.Adam(lr=0.1)))).lr
+    0.1
+    """
+    return innermost(optimizer.base) if hasattr(optimizer, "base") else optimizer
+
+
 def optimizers() -> dict[str, type[Any]]:
-    """The optimizers of rop.optim by their names in lower case, as ``rop train --optimizer`` spells them.
+    """The optimizers of rop.optim by their names as ``rop train --method`` and RopClassifier spell them.
 
     >>> sorted(optimizers())
-    ['adam', 'sgd']
+    ['adam', 'entropy-sgd', 'kfac', 'sam', 'sgd', 'swa']
     """
-    return {name.lower(): kind for name, kind in _kinds().items() if hasattr(kind, "step")}
+    return {spelled(name): kind for name, kind in _kinds().items() if hasattr(kind, "step")}
+
+
+def spelled(name: str) -> str:
+    """The name of a class in lower case, with a hyphen between its words; capitals that stand together are one word.
+
+    >>> spelled("SGD"), spelled("EntropySGD"), spelled("HeavyBall")
+    ('sgd', 'entropy-sgd', 'heavy-ball')
+    """
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
 def _kinds() -> dict[str, type[Any]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,6 +75,43 @@ class cosine:
 
     def __call__(self, k: np.ndarray, epoch: int) -> float:
         return round(self.start * (1 + math.cos(math.pi * min(1.0, (epoch - 1) / self.epochs))) / 2, 15)
+
+
+@dataclass(frozen=True)
+class piecewise_linear:
+    """Straight lines between points (epoch, value), constant before the first and after the last; one value per epoch.
+
+    The schedule of the asymmetric valley, with weights averaged by SWA(first=161, last=200), is
+    piecewise_linear(((80.5, 0.5), (144.9, 0.05), (200, 0.05), (201, 0.5))): 0.5 for half of 161 epochs, then down to
+    0.05 at nine tenths of them, and 0.5 again after the average.
+
+    >>> [piecewise_linear(((2, 1.0), (4, 0.5)))(np.arange(1, 9), epoch) for epoch in (1, 2, 3, 4, 5)]
+    [1.0, 1.0, 0.75, 0.5, 0.5]
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        owner = "piecewise_linear"
+        if not isinstance(self.points, tuple) or not self.points or not all(map(_is_pair, self.points)):
+            raise ArgumentTypeError(
+                f"{owner}: expected points as a tuple of pairs (epoch, value), such as ((1, 0.5), (10, 0.1)), got "
+                f"{self.points!r:.60}"
+            )
+        for epoch, value in self.points:
+            check_float(owner, "epoch", epoch)
+            check_float(owner, "value", value, minimum=0)
+        epochs = [epoch for epoch, _ in self.points]
+        if any(later <= earlier for earlier, later in pairwise(epochs)):
+            raise ArgumentError(f"{owner}: expected points with rising epochs, got epochs {epochs}")
+
+    def __call__(self, k: np.ndarray, epoch: int) -> float:
+        epochs, numbers = zip(*self.points, strict=True)
+        return float(np.interp(epoch, epochs, numbers))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2
 
 
 def convergent(

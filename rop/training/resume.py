@@ -17,6 +17,7 @@ import numpy as np
 
 from rop.errors import ArgumentError, say
 from rop.optim import Adam, completed
+from rop.optim.plain import innermost
 from rop.training import checkpoint as files
 from rop.training.arguments import Task, comparable
 from rop.training.fingerprint import described, digest, machine
@@ -150,7 +151,7 @@ class Keeper:
         elif part == "reports":
             good = bool(is_finite(array).all())
         else:
-            good = not (part == "squares" and isinstance(self._task.optimizer, Adam) and (array < 0).any())
+            good = not (part == "squares" and isinstance(innermost(self._task.optimizer), Adam) and (array < 0).any())
         if not good:
             raise ArgumentError(
                 f"{self.path}: expected numbers that training can have led to for {name!r}, got others, "

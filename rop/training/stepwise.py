@@ -81,6 +81,7 @@ class StepwiseSteps(OneByOne):
             seed=self.seed,
             batch=rows,
             objective_of=self._objective_of,
+            samples=len(self._x),
             cache=self._cache,
         )
         report[Report.LOSS], report[Report.CORRECT] = point.loss, np.nan
