@@ -35,7 +35,8 @@ def mnist(data: Folder = None, size: int = 28) -> DataSet:
     cut: 3.5 % of the ink is lost.
     """
     size = check_choice("mnist", "size", size, (28, 16))
-    (images, labels), test = grey_images(data)
+    folder = folder_of("mnist", data)
+    (images, labels), test = _downloaded() if folder is None else _from_files(folder)
 
     def normalised(images: np.ndarray, labels: np.ndarray) -> Part:
         if size == usps.SIDE:
@@ -50,10 +51,13 @@ def mnist(data: Folder = None, size: int = 28) -> DataSet:
     return DataSet("mnist", train, validation, normalised(*test), classes=10)
 
 
-def grey_images(data: Folder = None) -> tuple[Part, Part]:
-    """The publishers' training and test part as they are: images (count, 28, 28) of grey levels 0 to 255, labels."""
-    folder = folder_of("mnist", data)
-    return _downloaded() if folder is None else _from_files(folder)
+def to_grey_levels(inputs: np.ndarray) -> np.ndarray:
+    """The grey levels 0 to 255 of images of 28×28 pixels, which were scaled by mean and standard deviation.
+
+    >>> to_grey_levels(np.float32([(7 / 255 - MEAN) / STD]))
+    array([7], dtype=uint8)
+    """
+    return np.rint(inputs * np.float32(255 * STD) + np.float32(255 * MEAN)).clip(0, 255).astype(np.uint8)
 
 
 def _without_margin(images: np.ndarray) -> np.ndarray:
