@@ -35,6 +35,7 @@ class Recipe:
         optimizer, regularizer, epochs, batch_size, seed, order, partial_batch: as for rop.train.
         select: keep the parameters of the epoch with the best validation accuracy, not those of the last epoch.
         limit: train on so many samples only; None: on all.
+        options: of the data set; None: those of rop.experiments.
     """
 
     dataset: str
@@ -48,6 +49,7 @@ class Recipe:
     partial_batch: bool = False
     select: bool = True
     limit: int | None = None
+    options: Mapping[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Everything but the seed, for the settings of a task."""
@@ -62,6 +64,7 @@ class Recipe:
             "partial_batch": self.partial_batch,
             "select": self.select,
             "limit": self.limit,
+            **({} if self.options is None else {"options": dict(self.options)}),
         }
 
     @property
@@ -89,7 +92,8 @@ def trained(recipe: Recipe, context: Context) -> Trained:
     if path.exists():
         facts, arrays = files.load(path, lambda meta: forms)
         return Trained(net, arrays["w"], _state(arrays), facts["facts"])
-    data = context.dataset(recipe.dataset, recipe.limit, **EXPERIMENTS[recipe.dataset].options)
+    usual = EXPERIMENTS[recipe.dataset].options
+    data = context.dataset(recipe.dataset, recipe.limit, **(usual if recipe.options is None else recipe.options))
     found = _train(recipe, net, data, context.work)
     arrays = {"w": found.w, **{f"state/{name}": value for name, value in found.state.items()}}
     files.save(path, {"facts": dict(found.facts)}, arrays)
