@@ -64,10 +64,11 @@ def run(options: argparse.Namespace) -> int:
         try:
             failed = _run(study, options)
         except KeyboardInterrupt:
-            done = len(study.tasks) - len(study.left())
+            tasks = _chosen(study, options)
+            done = len(tasks) - len(study.left(tasks))
             print(
-                f"rop reproduce: interrupted; {done} of {len(study.tasks)} tasks are finished, the others go on where "
-                f"they stopped: {_command(options, all_options=True)}",
+                f"rop reproduce: interrupted; {done} of {len(tasks)} tasks are finished, the others go on where they "
+                f"stopped: {_command(options, all_options=True)}",
                 file=sys.stderr,
             )
             return INTERRUPTED
@@ -106,10 +107,7 @@ def _command(options: argparse.Namespace, all_options: bool = False) -> str:
 # ------------------------------------------------------------------------------------------------------------- running
 def _run(study: Study, options: argparse.Namespace) -> list[Outcome[Task]]:
     """Runs the tasks that are left, and returns those that failed."""
-    tasks = [task for task in study.tasks if fnmatch(task.key, options.only or "*")]
-    if not tasks:
-        keys = ", ".join(task.key for task in study.tasks[:3])
-        raise ArgumentError(f"reproduce: no task matches --only {options.only!r}; keys are such as {keys}")
+    tasks = _chosen(study, options)
     left = study.left(tasks)
     jobs = min(options.jobs or study.experiment.jobs or _cores(), max(1, len(left)))
     print(
@@ -125,6 +123,15 @@ def _run(study: Study, options: argparse.Namespace) -> list[Outcome[Task]]:
                 failed.append(outcome)
             show(outcome)
     return failed
+
+
+def _chosen(study: Study, options: argparse.Namespace) -> list[Task]:
+    """The tasks that --only lets through."""
+    tasks = [task for task in study.tasks if fnmatch(task.key, options.only or "*")]
+    if not tasks:
+        keys = ", ".join(task.key for task in study.tasks[:3])
+        raise ArgumentError(f"reproduce: no task matches --only {options.only!r}; keys are such as {keys}")
+    return tasks
 
 
 def _cores() -> int:

@@ -42,10 +42,11 @@ VERDICTS = (HOLDS, DOES_NOT_HOLD, NOISE, NOT_RUN)
 
 @dataclass(frozen=True)
 class Verdict:
-    """A verdict and the numbers behind it, as text."""
+    """A verdict and the numbers behind it, as text; ``brief`` is a shorter form of many numbers."""
 
     verdict: str
     numbers: str = ""
+    brief: str = ""
 
     def __post_init__(self) -> None:
         check_choice("Verdict", "verdict", self.verdict, VERDICTS)
@@ -84,8 +85,9 @@ def higher(figure: str, model: str, other: str) -> Test:
         if not a or not b:
             return Verdict(NOT_RUN, f"{model} or {other}: no records")
         chance, count = beats(a, b), min(len(a), len(b))
-        medians = f"{_median(a)} ({model}) and {_median(b)} ({other})"
-        return Verdict(by_interval(chance, 0.5), f"P = {_shown(chance)}, medians {medians}, {_seeds(count)}")
+        medians = f"{_median(a)} and {_median(b)}"
+        numbers = f"{model} > {other}: P = {_shown(chance)}, medians {medians}, {_seeds(count)}"
+        return Verdict(by_interval(chance, 0.5), numbers)
 
     return decide
 
@@ -166,7 +168,7 @@ def all_of(tests: Sequence[Test]) -> Test:
         kinds = [verdict.verdict for verdict in found]
         order = (NOT_RUN, DOES_NOT_HOLD, NOISE)
         worst = next((kind for kind in order if kind in kinds), HOLDS)
-        return Verdict(worst, _together(found))
+        return Verdict(worst, *_together(found))
 
     return decide
 
@@ -178,7 +180,7 @@ def any_of(tests: Sequence[Test]) -> Test:
         found = [test(records) for test in tests]
         kinds = [verdict.verdict for verdict in found]
         best = next((kind for kind in (HOLDS, NOT_RUN, NOISE) if kind in kinds), DOES_NOT_HOLD)
-        return Verdict(best, _together(found))
+        return Verdict(best, *_together(found))
 
     return decide
 
@@ -193,10 +195,11 @@ def by_interval(found: Estimate, bound: float) -> str:
     return HOLDS if low > bound else DOES_NOT_HOLD if high < bound else NOISE  # NaN: neither
 
 
-def _together(found: Sequence[Verdict]) -> str:
-    """The numbers of several verdicts: how many of each kind, then all of them."""
+def _together(found: Sequence[Verdict]) -> tuple[str, str]:
+    """The numbers of several verdicts: how many of each kind, then all of them; and the counts alone."""
     counts = [f"{kind}: {n}" for kind in VERDICTS if (n := sum(one.verdict == kind for one in found))]
-    return f"{', '.join(counts)} of {len(found)} comparisons; " + "; ".join(one.numbers for one in found)
+    brief = f"{', '.join(counts)} of {len(found)} comparisons"
+    return f"{brief}; " + "; ".join(one.numbers for one in found), brief
 
 
 def _median(values: Sequence[float]) -> str:
@@ -210,5 +213,4 @@ def _shown(found: Estimate) -> str:
 
 
 def _seeds(count: int) -> str:
-    few = f", too few to decide (at least {FEWEST})" if count < FEWEST else ""
-    return f"{count} seed{'s' * (count != 1)}{few}"
+    return f"{count} seed{'s' * (count != 1)}" + " (too few)" * (count < FEWEST)

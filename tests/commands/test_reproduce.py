@@ -55,7 +55,7 @@ def test_results_are_written_and_finished_tasks_are_skipped(
     assert (
         "12 tasks, 0 finished, 12 to run in 1 process" in first.err and "[12/12] three, corrected, seed 2" in first.err
     )
-    assert "left" in first.err and "ours, corrected: holds; P = 1.00" in first.out
+    assert "left" in first.err and "ours, corrected: holds; three > one: P = 1.00" in first.out
     assert {path.name for path in tmp_path.iterdir()} == {
         "made-up", "made-up.md", "made-up.tex", "made-up-score.png"
     }  # fmt: skip
@@ -180,7 +180,7 @@ def test_a_stopped_run_goes_on_to_the_same_records(tmp_path: Path, number: signa
     _, errors = process.communicate(timeout=60)
     if number == signal.SIGINT:
         assert process.returncode == INTERRUPTED, errors
-        assert "of 8 tasks are finished, the others go on where they stopped: rop reproduce forest-batch-2" in errors
+        assert "of 4 tasks are finished, the others go on where they stopped: rop reproduce forest-batch-2" in errors
         assert "Traceback" not in errors, errors
     assert len(figures(stopped)) < 4
     for folder in (stopped, whole):

@@ -26,8 +26,8 @@ def test_one_model_is_higher(a: list[float], b: list[float], verdict: str) -> No
 
 def test_numbers_behind_a_verdict() -> None:
     numbers = claims.higher("score", "a", "b")(records(a=HIGH, b=LOW)).numbers
-    assert numbers == "P = 1.00 [1.00, 1.00], medians 2.2 (a) and 1.2 (b), 5 seeds"
-    assert "1 seed, too few to decide" in claims.higher("score", "a", "b")(records(a=[2.0], b=LOW)).numbers
+    assert numbers == "a > b: P = 1.00 [1.00, 1.00], medians 2.2 and 1.2, 5 seeds"
+    assert "1 seed (too few)" in claims.higher("score", "a", "b")(records(a=[2.0], b=LOW)).numbers
 
 
 def test_not_higher() -> None:
@@ -57,7 +57,9 @@ def test_several_together() -> None:
     assert claims.all_of([yes, missing])(found).verdict == NOT_RUN
     assert claims.any_of([no, yes])(found).verdict == HOLDS
     assert claims.any_of([no, no])(found).verdict == DOES_NOT_HOLD
-    assert claims.all_of([yes, no])(found).numbers.startswith("holds: 1, does not hold: 1 of 2 comparisons; P = 1.00")
+    both = claims.all_of([yes, no])(found)
+    assert both.brief == "holds: 1, does not hold: 1 of 2 comparisons"
+    assert both.numbers.startswith(f"{both.brief}; b > a: P = 1.00")
 
 
 def test_a_series_that_falls() -> None:

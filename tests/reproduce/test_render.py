@@ -55,7 +55,7 @@ def test_latex() -> None:
 
 @pytest.mark.parametrize("rich", [True, False])
 def test_terminal(rich: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(render.terminal, "find_spec", lambda name: rich or None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(render.terminal, "find_spec", lambda name: rich or None)
     render.show(report(quick=True))
     out = capsys.readouterr().out
     for text in (

@@ -231,6 +231,7 @@ def plots(records: Records) -> list[Plot]:
                     list(rho.values()), [100 * drop[s] for s in rho], marker=marker, color=f"C{k}", label=label, s=28
                 )
         axes.set(xscale="log", xlabel="rho_batch", ylabel="relative accuracy under shift, %")
+        axes.tick_params(axis="x", which="minor", labelbottom=False)  # their labels overlap
         axes.grid(alpha=0.3)
         axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1.0, 0.5))
 

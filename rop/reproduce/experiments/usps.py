@@ -101,7 +101,8 @@ DEVIATIONS = (
     "instead of its average; GAN1 with tanh outputs for pixels in [−0.82, 2.53] and batchnorm in training mode when "
     "images are drawn; GAN2's images through 8 bits that wrap.",
     "Corrected: whole batches, ρ = |λ| and ∇ρ = sign(λ)·vᵀ∇Hv, no step takes more than half of ρ away to first order, "
-    "entropy-SGD with 20 inner steps, the valley's average of epochs 161 to 200; GAN1's outputs scaled to the range of "
+    "entropy-SGD with 20 inner steps for a twentieth of the epochs, "
+    "the valley's average of epochs 161 to 200; GAN1's outputs scaled to the range of "
     "the pixels, batchnorm with its running statistics; GAN2's images scaled to 8 bits.",
     "Images of GAN1 as published are kept as 8 bits over [−1, 1], a rounding of at most 1/255 of normalised pixels.",
     "Algorithm 2 (LOBPCG) has the paper's step sizes for forest, exp(−4j − 2), where it has exp(−4j) for USPS, and "
@@ -126,7 +127,7 @@ def recipe(
     elif model == LOBPCG:
         regularizer = penalty(variant, *LOBPCG_PENALTY, solver="paper_lobpcg", maxiter=100, refresh=4)
     elif model == ENTROPY:
-        optimizer = entropy_sgd(variant)
+        optimizer, epochs = entropy_sgd(variant, epochs)
     elif model == KFAC:
         optimizer = optim.KFAC(lr=1e-3, momentum=0.9)
     elif model == VALLEY:

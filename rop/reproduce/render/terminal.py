@@ -29,7 +29,8 @@ def show(report: Report) -> None:
         for claim, found in report.verdicts:
             print(f"- {claim.text} ({claim.where})")
             for variant, verdict in found.items():
-                print(f"    {SOURCES[variant]}: {verdict.verdict}" + f"; {verdict.numbers}" * bool(verdict.numbers))
+                numbers = verdict.brief or verdict.numbers
+                print(f"    {SOURCES[variant]}: {verdict.verdict}" + f"; {numbers}" * bool(numbers))
     print("", *report.facts, sep="\n")
 
 
