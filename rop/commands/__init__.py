@@ -4,6 +4,16 @@ The file of a command has a function ``add``, which gives the command its parser
 runs.py by those on run folders.
 """
 
-COMMANDS = ("demo", "train", "resume", "eval", "spectrum", "check", "bench", "warm")  # as `rop --help` lists them
+COMMANDS = (
+    "demo",
+    "train",
+    "resume",
+    "eval",
+    "spectrum",
+    "reproduce",
+    "check",
+    "bench",
+    "warm",
+)  # as `rop --help` lists them
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -262,6 +262,19 @@ def test_usps(tmp_path: Path, rng: np.random.Generator):
         np.testing.assert_allclose(part[0].reshape(-1, 256), expected, rtol=1e-6, atol=1e-7)
 
 
+def test_usps_of_eight_bits(tmp_path: Path, rng: np.random.Generator):
+    """Pixels are cut off to 8 bits, as torchvision does, and the levels can be had back."""
+    train, test = usps_tables(rng)
+    write_usps(tmp_path, train, test)
+    x, y = datasets.usps(tmp_path, eight_bits=True).test
+    levels = np.floor((test[:, 1:].astype(np.float32) + 1) / 2 * 255)
+    np.testing.assert_allclose(x.reshape(-1, 256), (levels / 255 - 0.24510024) / 0.29806136, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(usps.to_grey_levels(x).reshape(-1, 256), levels)
+    np.testing.assert_array_equal(y, test[:, 0])
+    with pytest.raises(ArgumentTypeError, match="eight_bits"):
+        datasets.usps(tmp_path, eight_bits=8)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

@@ -51,6 +51,15 @@ def mnist(data: Folder = None, size: int = 28) -> DataSet:
     return DataSet("mnist", train, validation, normalised(*test), classes=10)
 
 
+def to_grey_levels(inputs: np.ndarray) -> np.ndarray:
+    """The grey levels 0 to 255 of images of 28×28 pixels, which were scaled by mean and standard deviation.
+
+    >>> to_grey_levels(np.float32([(7 / 255 - MEAN) / STD]))
+    array([7], dtype=uint8)
+    """
+    return np.rint(inputs * np.float32(255 * STD) + np.float32(255 * MEAN)).clip(0, 255).astype(np.uint8)
+
+
 def _without_margin(images: np.ndarray) -> np.ndarray:
     """The middle 20×20 of each image, averaged over areas to 16×16, in [0, 1]."""
     margin = (SIDE - BOX) // 2
