@@ -367,7 +367,7 @@ class Twice(nn.Module):
     [
         (lambda m: made(m, nn.L1Loss()), ("loss", "CrossEntropyLoss", "L1Loss")),
         (lambda m: made(m, nn.CrossEntropyLoss(reduction="none")), ("CrossEntropy", "reduction", "none")),
-        (lambda m: made(m, nn.BCEWithLogitsLoss(pos_weight=torch.ones(3))), ("BCEWithLogits", "pos_weight")),
+        (lambda m: made(m, nn.BCEWithLogitsLoss(weight=torch.ones(3))), ("BCEWithLogits", "weight")),
         (lambda m: made(m, mu=-1.0).step(np.zeros((2, 3)), np.zeros(2, int)), ("SpectralRadius: mu", "-1")),
         (lambda m: made(m, solver="magic"), ("solver", "magic")),
         (lambda m: made(Twice()), ("bn", "2 times")),
