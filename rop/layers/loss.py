@@ -333,7 +333,7 @@ class BCEWithLogits(Loss):
 
     >>> loss, unknown = BCEWithLogits(pos_weight=[3.0, 1.0]), np.nan
     >>> z, t = np.zeros((2, 2)), np.array([[1.0, unknown], [0.0, unknown]])
-    >>> round(loss.value(z, t) / np.log(2), 12)                  # (3 + 1) / 2: two targets are known
+    >>> float(round(loss.value(z, t) / np.log(2), 12))                # (3 + 1) / 2: two targets are known
     2.0
     """
 

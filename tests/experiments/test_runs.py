@@ -96,6 +96,8 @@ def test_options_reach_the_run(tmp_path: Path, capsys: Any) -> None:
         "products": 3,
         "refresh": 4,
         "limit": 0.2,
+        "signed": True,
+        "start_vector": "random",
     }
     assert config["optimizer"] == {
         "is": "SGD",

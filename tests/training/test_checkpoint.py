@@ -66,6 +66,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "affine": (True, False),
     "function": (line, other_line),
     "weight": ([1.0, 2.0], [1.0, 2.5]),
+    "pos_weight": ([1.0, 2.0], [1.0, 2.5]),
     "reduction": ("mean", "sum"),
     "label_smoothing": (0.0, 0.1),
     "ignore_index": (-100, -1),
