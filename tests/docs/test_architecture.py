@@ -33,6 +33,7 @@ ROOMS = [  # as in the table of rooms: a package imports those before it, and fi
     ("optim",),
     ("training",),
     ("experiments", "datasets"),
+    ("reproduce",),
     ("check", "torch", "sklearn"),
     ("commands", "cli", "bench"),
 ]

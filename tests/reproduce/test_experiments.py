@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 
+import numba
 import numpy as np
 import pytest
 
@@ -24,6 +25,15 @@ from rop.reproduce.study import Study
 from tests.helpers import made_up
 
 NAMES = ("forest", "forest-batch", "forest-batch-2", "gap", "time")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Nets as small as these lose more to synchronisation than they gain, all the more beside other tests."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    yield
+    numba.set_num_threads(before)
 
 
 @cache
@@ -112,7 +122,7 @@ def test_experiments_share_trained_models() -> None:
 
 
 def test_figures_are_those_of_the_trained_net() -> None:
-    study, records = done("forest-batch-2")
+    _, records = done("forest-batch-2")
     (record,) = records.where(model=forest.STRICTEST, variant="corrected")
     context = Context(out(), out() / "nowhere", load=made_up.load)
     model = trained(forest.recipe_of(record.task), context)

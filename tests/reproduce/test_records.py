@@ -86,5 +86,5 @@ def test_tasks_are_plain_data() -> None:
 def test_a_limit_cuts_every_part_of_a_data_set(tmp_path: Path) -> None:
     context = Context(tmp_path, tmp_path, load=made_up.load)
     whole, cut = context.dataset("forest"), context.dataset("forest", 100)
-    assert [len(y) for _, y in (cut.train, cut.validation, cut.test)] == [100, 100, 100] and len(whole.train[1]) == 450
+    assert [len(y) for _, y in (cut.train, cut.validation, cut.test)] == [100, 100, 100] and len(whole.train[1]) == 520
     assert (cut.test[0] == whole.test[0][:100]).all()
