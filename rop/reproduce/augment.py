@@ -36,7 +36,7 @@ def augmented(x: np.ndarray, padding: int, degrees: float, seed: int) -> np.ndar
     rng = np.random.default_rng(check_int("augmented", "seed", seed, minimum=0))
     count, height, width = x.shape
     corners = rng.integers(0, 2 * padding + 1, (count, 2))  # of the windows, in the images with their borders
-    angles = rng.uniform(-degrees, degrees, count)
+    angles = rng.uniform(-degrees, degrees, (count,))
     framed = np.pad(x, ((0, 0), (padding, padding), (padding, padding)))
     windows = np.lib.stride_tricks.sliding_window_view(framed, (height, width), axis=(1, 2))
     moved = windows[np.arange(count), corners[:, 0], corners[:, 1]]

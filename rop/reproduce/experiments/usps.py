@@ -414,7 +414,7 @@ EXPERIMENT = Experiment(
     plots=plots,
     claims=CLAIMS,
     deviations=DEVIATIONS,
-    quick=f"{QUICK['epochs']} epochs instead of 100, {QUICK['limit']} samples of each part, GANs of 5 and 1 epochs, one "
-    "seed",
+    quick=f"{QUICK['epochs']} epochs instead of 100, {QUICK['limit']} samples of each part, GANs of 5 and 1 epochs, "
+    "one seed",
     packages={"torch": "torch", "PIL": "Pillow"},
 )
