@@ -24,6 +24,8 @@ __all__ = ["correct", "rho_batch", "rho_full"]
 
 TOLERANCE = 1e-3  # ‖Hv − λv‖ ≤ TOLERANCE·|λ| for every batch; λ itself is then exact to about 1e-6
 FULL_TOLERANCE = 1e-2  # on the whole training set; λ is then exact to about 1e-4
+FEW, MANY = 40, 200  # products
+ROUNDING = 1e-3  # below it the Hessian of a net in float32 is rounding errors: weights are of the order of 1
 State = Mapping[str, np.ndarray]
 
 
@@ -85,8 +87,11 @@ def _objective(net: Graph, loss: Loss, w: np.ndarray, x: np.ndarray, y: np.ndarr
 
 def _rho(objective: rop.Objective, w: np.ndarray, tol: float) -> float:
     """ρ by Lanczos, from a random start. Where the Hessian is 0 to rounding, as of a net that has collapsed, no
-    tolerance relative to λ can be met, and the value found is as good as 0."""
-    found = rop.eigen.lanczos(objective.at(w), tol=tol, maxiter=200)
+    tolerance relative to λ can be met, and the value found after a few products is as good as 0."""
+    point = objective.at(w)
+    found = rop.eigen.lanczos(point, tol=tol, maxiter=FEW)
+    if not found.converged and found.rho > ROUNDING:
+        found = rop.eigen.lanczos(point, tol=tol, maxiter=MANY)
     if not np.isfinite(found.rho):
         raise RopError("the spectral radius of a trained net is not finite")
     return found.rho

@@ -4,7 +4,7 @@ What the published code does differently from the paper is an option with a name
 
     order="fixed", partial_batch=True        forest's samples are never shuffled, and the last, partial batch is used
     stop="published"                         power iteration also stops when the residual hardly changes any more
-    start="constant"                         it starts from the vector of equal components
+    start_vector="constant"                  it starts from the vector of equal components
     signed=False                             ∇ρ lacks the factor sign(λ)
     limit=None                               a step along ∇ρ may have any length
     EntropySGD(steps=0)                      entropy-SGD without inner steps, which is SGD with Nesterov momentum
@@ -34,7 +34,14 @@ def penalty(variant: str, mu: float, K: float, **options: Any) -> SpectralRadius
     (0.5, None)
     """
     if variant == "published":
-        options = {"stop": "published", "start": "constant", "signed": False, "limit": None, "maxiter": 1000, **options}
+        options = {
+            "stop": "published",
+            "start_vector": "constant",
+            "signed": False,
+            "limit": None,
+            "maxiter": 1000,
+            **options,
+        }
     return SpectralRadius(mu=mu, K=K, **options)
 
 

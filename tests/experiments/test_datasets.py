@@ -272,7 +272,7 @@ def test_usps_of_eight_bits(tmp_path: Path, rng: np.random.Generator):
     np.testing.assert_array_equal(usps.to_grey_levels(x).reshape(-1, 256), levels)
     np.testing.assert_array_equal(y, test[:, 0])
     with pytest.raises(ArgumentTypeError, match="eight_bits"):
-        datasets.usps(tmp_path, eight_bits=8)  # type: ignore[arg-type]
+        datasets.usps(tmp_path, eight_bits=8)
 
 
 @pytest.mark.parametrize(
