@@ -126,8 +126,10 @@ class SpectralRadius:
 
         w, batch, point = memory["kfac/w"], memory["kfac/batch"], None
         if (now.number - 1) % self.refresh == 0 or batch[0] < 0:
-            w[:], batch[:], point = now.w, now.batch, now.point
+            w[:], point = now.w, now.point
+            batch[:] = -1  # the last batch of an epoch may be a partial one
+            batch[: now.batch.size] = now.batch
             now.cache.pop("kfac", None)
         if "kfac" not in now.cache:
-            now.cache["kfac"] = kfac(point or now.objective_of(batch).at(w), seed=now.seed)
+            now.cache["kfac"] = kfac(point or now.objective_of(batch[batch >= 0]).at(w), seed=now.seed)
         return now.cache["kfac"]

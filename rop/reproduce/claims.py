@@ -76,8 +76,8 @@ class Claim:
 def higher(figure: str, model: str, other: str) -> Test:
     """The figure of ``model`` is higher than that of ``other``.
 
-    >>> higher("accuracy", "a", "b")(Records([]))
-    Verdict(verdict='not run', numbers='a or b: no records')
+    >>> higher("accuracy", "a", "b")(Records([])).verdict
+    'not run'
     """
 
     def decide(records: Records) -> Verdict:

@@ -7,7 +7,7 @@ of tasks; its digest names the file of the weights in the folder ``models``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,13 @@ import numpy as np
 
 import rop
 from rop import optim
+from rop.datasets import DataSet
 from rop.experiments import EXPERIMENTS
 from rop.graph import Graph
+from rop.layers.loss import Loss
 from rop.optim import Optimizer, Penalty
+from rop.reproduce.densenet import densenet
+from rop.reproduce.shared import made_once
 from rop.reproduce.spec import Context, digest
 from rop.training import checkpoint as files
 from rop.training.run import train
@@ -36,6 +40,8 @@ class Recipe:
         select: keep the parameters of the epoch with the best validation accuracy, not those of the last epoch.
         limit: train on so many samples only; None: on all.
         options: of the data set; None: those of rop.experiments.
+        start: the net to start from, by its own recipe; None: initial weights by the seed.
+        densenet: arguments of densenet(), for chest X-rays only.
     """
 
     dataset: str
@@ -50,9 +56,16 @@ class Recipe:
     select: bool = True
     limit: int | None = None
     options: Mapping[str, Any] | None = None
+    start: Recipe | None = None
+    densenet: Mapping[str, Any] | None = None
 
     def settings(self) -> dict[str, Any]:
         """Everything but the seed, for the settings of a task."""
+        later = {  # named where they are used: digests of other recipes stay what they were
+            "options": None if self.options is None else dict(self.options),
+            "start": None if self.start is None else self.start.settings(),
+            "densenet": None if self.densenet is None else dict(self.densenet),
+        }
         return {
             "dataset": self.dataset,
             "setting": self.setting,
@@ -64,12 +77,23 @@ class Recipe:
             "partial_batch": self.partial_batch,
             "select": self.select,
             "limit": self.limit,
-            **({} if self.options is None else {"options": dict(self.options)}),
+            **{name: value for name, value in later.items() if value is not None},
         }
 
     @property
     def net(self) -> Graph:
+        if self.dataset == "chest":
+            return densenet(**self.densenet or {})
         return EXPERIMENTS[self.dataset].net(self.setting)
+
+    @property
+    def loss(self) -> Loss:
+        return rop.BCEWithLogits() if self.dataset == "chest" else rop.CrossEntropy()
+
+    def data(self, context: Context) -> DataSet:
+        """What it is trained on."""
+        usual = {} if self.dataset == "chest" else EXPERIMENTS[self.dataset].options
+        return context.dataset(self.dataset, self.limit, **(usual if self.options is None else self.options))
 
 
 @dataclass(frozen=True)
@@ -89,22 +113,28 @@ def trained(recipe: Recipe, context: Context) -> Trained:
     path = context.out / "models" / f"{recipe.dataset}-{digest([recipe.settings(), recipe.seed, rop.__version__])}.npz"
     forms = {"w": ((net.size,), "float32")}
     forms |= {f"state/{name}": (value.shape, "float32") for name, value in net.init_state().items()}
-    if path.exists():
-        facts, arrays = files.load(path, lambda meta: forms)
-        return Trained(net, arrays["w"], _state(arrays), facts["facts"])
-    usual = EXPERIMENTS[recipe.dataset].options
-    data = context.dataset(recipe.dataset, recipe.limit, **(usual if recipe.options is None else recipe.options))
-    found = _train(recipe, net, data, context.work)
+    made_once(path, lambda: _make(recipe, net, path, context))
+    facts, arrays = files.load(path, lambda meta: forms)
+    return Trained(net, arrays["w"], _state(arrays), facts["facts"])
+
+
+def _make(recipe: Recipe, net: Graph, path: Path, context: Context) -> None:
+    """Trains a net and keeps it."""
+    start = None
+    if recipe.start is not None:
+        start = trained(recipe.start, replace(context, work=context.work / "start"))
+    found = _train(recipe, net, recipe.data(context), context.work, start)
     arrays = {"w": found.w, **{f"state/{name}": value for name, value in found.state.items()}}
     files.save(path, {"facts": dict(found.facts)}, arrays)
-    return found
 
 
-def _train(recipe: Recipe, net: Graph, data: Any, work: Path) -> Trained:
+def _train(recipe: Recipe, net: Graph, data: DataSet, work: Path, start: Trained | None) -> Trained:
     fit = train(
         net,
-        rop.CrossEntropy(),
+        recipe.loss,
         data.train,
+        w=None if start is None else start.w,
+        state=None if start is None else start.state,
         validation=data.validation if recipe.select else None,
         epochs=recipe.epochs,
         batch_size=recipe.batch_size,

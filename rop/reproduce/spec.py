@@ -126,7 +126,7 @@ class Context:
         if limit is None:
             return found
         train, validation, test = ((x[:limit], y[:limit]) for x, y in (found.train, found.validation, found.test))
-        return datasets.DataSet(found.name, train, validation, test, found.classes)
+        return datasets.DataSet(found.name, train, validation, test, found.classes, found.labels)
 
 
 _LOADED: dict[Any, datasets.DataSet] = {}

@@ -11,6 +11,7 @@ import numpy as np
 
 from rop.datasets import DataSet
 from rop.errors import ArgumentError
+from rop.experiments.data.chest import FINDINGS
 from rop.experiments.dataset import part
 from rop.reproduce import claims
 from rop.reproduce.claims import Claim
@@ -21,8 +22,10 @@ from rop.reproduce.tables import Column, Plot, Table, table_of
 
 def load(name: str, data: Any = None, **options: Any) -> DataSet:
     """A small data set with the shapes of the real one, whose classes can be learned."""
-    shape, classes = {"forest": ((54,), 7), "usps": ((1, 16, 16), 10), "mnist": ((1, 16, 16), 10)}[name]
     rng = np.random.default_rng(len(name))
+    if name == "chest":
+        return chest(rng, 24 if options.get("source") == "nih" else 12)
+    shape, classes = {"forest": ((54,), 7), "usps": ((1, 16, 16), 10), "mnist": ((1, 16, 16), 10)}[name]
     directions = rng.standard_normal((int(np.prod(shape)), classes))
 
     def made(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,6 +34,17 @@ def load(name: str, data: Any = None, **options: Any) -> DataSet:
 
     train = 520 if name == "forest" else 140  # forest is also trained with batches of 512
     return DataSet(name, made(train), made(130), made(150), classes)
+
+
+def chest(rng: np.random.Generator, count: int) -> DataSet:
+    """Images with 14 findings, each of which is present in some image of every part, absent or unknown in others."""
+
+    def made() -> tuple[np.ndarray, np.ndarray]:
+        y = (rng.random((count, 14)) < 0.4).astype(np.float32)
+        y[:3] = np.array([[1.0], [0.0], [np.nan]])
+        return part(rng.standard_normal((count, 1, 64, 64)), y)
+
+    return DataSet("chest", made(), made(), made(), 14, FINDINGS)
 
 
 def record(model: str, seed: int, variant: str = "corrected", **figures: Any) -> Record:

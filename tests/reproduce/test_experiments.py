@@ -1,4 +1,4 @@
-"""The experiments on forest, and gap and time, in miniature on made-up data, from tasks to reports."""
+"""The experiments but usps and usps-batch, in miniature on made-up data, from tasks to reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 import rop
 from rop.reproduce import render
-from rop.reproduce.experiments import experiment, forest, gap
+from rop.reproduce.experiments import chest, experiment, forest, gap
 from rop.reproduce.experiments.forest_batch import SIZES
 from rop.reproduce.measures import rho_batch
 from rop.reproduce.methods import entropy_sgd, valley_optimizer
@@ -24,7 +24,7 @@ from rop.reproduce.spec import Context
 from rop.reproduce.study import Study
 from tests.helpers import made_up
 
-NAMES = ("forest", "forest-batch", "forest-batch-2", "gap", "time")
+NAMES = ("forest", "forest-batch", "forest-batch-2", "gap", "time", "chest", "gradcam")
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_the_published_variant_has_every_quirk_and_the_corrected_none() -> None:
     for one in corrected.values():
         assert (one.order, one.partial_batch) == ("shuffled", False)
     old, new = (recipes["mu=0.01 K=0"].settings()["regularizer"] for recipes in (published, corrected))
-    quirks = {"stop": "published", "start": "constant", "signed": False, "limit": None}
+    quirks = {"stop": "published", "start_vector": "constant", "signed": False, "limit": None}
     assert quirks.items() <= old.items() and not quirks.items() & new.items()
     assert published[forest.ENTROPY].settings()["optimizer"]["steps"] == 0
     assert corrected[forest.ENTROPY].settings()["optimizer"]["steps"] == 20
@@ -151,3 +151,24 @@ def test_the_parts_of_a_step_add_up() -> None:
     assert sum(share.values()) == pytest.approx(1) and share["power"] > share["rest"]
     (valley,) = records.where(model="usps: asymmetric valley", variant="published")
     assert valley.figures["run_seconds"] == pytest.approx(250 * valley.figures["epoch_seconds"])
+
+
+def test_chest_models_start_from_the_same_net() -> None:
+    _, records = done("chest")
+    tasks = {record.task.model: record.task for record in records}
+    context = Context(out(), out() / "nowhere", load=made_up.load)
+    start = trained(chest.recipe_of(tasks[chest.START]), context)
+    near = trained(chest.recipe_of(tasks[chest.UNREGULARISED]), context)
+    assert 0 < np.abs(near.w - start.w).max() < 1e-3, "a few steps of Adam with rate 1e-5"
+    (record,) = records.where(model=chest.START)
+    scores, targets = chest.scores_of(start, context.dataset("chest", source="nih").test)
+    assert record.figures["auc_14"] == rop.metrics.mean_auc(scores, targets)
+    (record,) = records.where(model=chest.pa(chest.START))
+    assert record.figures["drop_AP"] == pytest.approx(record.figures["auc_AP"] - record.figures["auc_6"])
+
+
+def test_the_overlap_of_two_models_does_not_depend_on_their_order() -> None:
+    _, records = done("gradcam")
+    (one,), (other,) = (records.where(model=model) for model in (chest.PENALISED, chest.KFAC))
+    assert one.figures["test"]["K-FAC"] == other.figures["test"]["penalty"]
+    assert one.figures["test"]["penalty"] in (0.0, 1.0), "a model and itself; 0 where all maps are empty"
