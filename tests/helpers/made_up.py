@@ -24,7 +24,7 @@ def load(name: str, data: Any = None, **options: Any) -> DataSet:
     """A small data set with the shapes of the real one, whose classes can be learned."""
     rng = np.random.default_rng(len(name))
     if name == "chest":
-        return chest(rng, 24 if options.get("source") == "nih" else 12)
+        return chest(rng, 40 if options.get("source") == "nih" else 12)
     shape, classes = {"forest": ((54,), 7), "usps": ((1, 16, 16), 10), "mnist": ((1, 16, 16), 10)}[name]
     directions = rng.standard_normal((int(np.prod(shape)), classes))
 

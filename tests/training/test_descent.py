@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -485,3 +486,21 @@ def test_too_few_samples_are_refused() -> None:
 def test_solvers_that_are_not_compiled_are_refused() -> None:
     with pytest.raises(rop.ArgumentError, match="'power' or 'track', got 'lanczos'"):
         descent(regularizer=rop.SpectralRadius(solver="lanczos"))
+
+
+def test_the_preconditioner_of_algorithm_2_is_made_of_a_partial_batch(tmp_path: Path) -> None:
+    """With refresh=1 the last, smaller batch makes one too, also in a run that is resumed right after it."""
+    x = np.random.default_rng(3).standard_normal((22, 2))
+    y = (x[:, 0] * x[:, 1] > 0).astype(int)
+    net = rop.Sequential(rop.Linear(2, 4), rop.Tanh(), rop.Linear(4, 2))
+    options: dict[str, Any] = {
+        "optimizer": rop.SGD(lr=0.1),
+        "regularizer": rop.SpectralRadius(mu=0.01, solver="paper_lobpcg", maxiter=3, refresh=4),
+        "batch_size": 8,
+        "partial_batch": True,
+    }
+    whole = rop.train(net, rop.CrossEntropy(), (x, y), epochs=4, **options)
+    rop.train(net, rop.CrossEntropy(), (x, y), epochs=3, checkpoint=tmp_path, **options)
+    assert np.isfinite(whole.w).all() and all(row["hvps"] > 0 for row in whole.history)
+    again = rop.train(net, rop.CrossEntropy(), (x, y), epochs=4, checkpoint=tmp_path, resume=True, **options)
+    np.testing.assert_array_equal(again.w, whole.w)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -13,7 +14,7 @@ from rop.reproduce.experiments import chest
 from rop.reproduce.gradcam import TOP, enlarged, gradcam, jaccard, top
 from rop.reproduce.models import Trained, trained
 from rop.reproduce.records import Records
-from rop.reproduce.spec import Context, Experiment, Figures, Task
+from rop.reproduce.spec import Context, Experiment, Figures, Task, slug
 from rop.reproduce.tables import Column, Table, table_of
 
 NAME, VARIANT = "gradcam", chest.VARIANT
@@ -60,8 +61,10 @@ def run(task: Task, context: Context) -> Figures:
 
 
 def _trained(task: Task, model: str, context: Context) -> Trained:
+    """A net of chest, trained now, in a folder of its own, if it is not there."""
     settings = task.settings["nets"][model]
-    return trained(chest.recipe(settings["method"], task.seed, settings["view"], settings), context)
+    recipe = chest.recipe(settings["method"], task.seed, settings["view"], settings)
+    return trained(recipe, replace(context, work=context.work / slug(model)))
 
 
 def _sets(task: Task, context: Context) -> dict[str, np.ndarray]:
