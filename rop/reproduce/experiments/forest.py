@@ -34,6 +34,7 @@ UNREGULARISED, VALLEY, ENTROPY, KFAC = "unregularised", "asymmetric valley", "en
 BASELINES = (VALLEY, ENTROPY, KFAC)
 MODELS = (UNREGULARISED, *BASELINES, *PENALISED, LOBPCG)
 STRICTEST = "mu=0.01 K=0"
+COLLAPSED = 0.01  # no net that predicts more than one class has so small a rho_batch
 PLAIN = (UNREGULARISED, VALLEY, STRICTEST, "mu=0.005 K=1", "mu=0.001 K=0")  # on the plain net
 
 PAPER = {  # rho, test accuracy and relative accuracy under shift in %, and half of the printed interval's width
@@ -229,9 +230,8 @@ def plots(records: Records) -> list[Plot]:
                 found = records.where(model=model, variant=variant)
                 rho, drop = found.values("rho_batch"), found.values("shift_mean")
                 label = model if variant == "published" else None
-                axes.scatter(
-                    list(rho.values()), [100 * drop[s] for s in rho], marker=marker, color=f"C{k}", label=label, s=28
-                )
+                shown = [max(value, COLLAPSED) for value in rho.values()]
+                axes.scatter(shown, [100 * drop[s] for s in rho], marker=marker, color=f"C{k}", label=label, s=28)
         axes.set(xscale="log", xlabel="rho_batch", ylabel="relative accuracy under shift, %")
         axes.tick_params(axis="x", which="minor", labelbottom=False)  # their labels overlap
         axes.grid(alpha=0.3)
@@ -239,7 +239,7 @@ def plots(records: Records) -> list[Plot]:
 
     caption = (
         "Relative accuracy under covariate shift over rho_batch, a point for each seed: circles as published, "
-        "triangles corrected."
+        f"triangles corrected. Nets that have collapsed, with a rho_batch below {COLLAPSED:g}, are drawn there."
     )
     return [Plot("shift", caption, draw, (7.0, 4.0))]
 
