@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -472,9 +473,11 @@ def test_batches_of_many_tiles() -> None:
 
 def test_a_profile_says_where_the_time_went() -> None:
     d = descent(regularizer=penalty(0.1), profile=True)
+    begin = time.perf_counter_ns()
     report = dict(zip(COLUMNS, d.run(0, 1, rate=0.1, mu=0.1)[0], strict=True))
-    assert all(report[name] > 0 for name in ("gradient_ns", "power_ns", "r2_ns", "rest_ns"))
-    assert report["power_ns"] > report["r2_ns"]
+    elapsed = time.perf_counter_ns() - begin
+    parts = [report[name] for name in ("gradient_ns", "power_ns", "r2_ns", "rest_ns")]
+    assert min(parts) > 0 and sum(parts) <= elapsed
     assert (descent().run(0, 1, rate=0.1)[0, TIMES] == 0).all()
 
 

@@ -78,7 +78,8 @@ def start_recipe(seed: int, view: str | None, settings: Mapping[str, Any]) -> Re
 def recipe(method: str, seed: int, view: str | None, settings: Mapping[str, Any]) -> Recipe:
     """How a model of the figure is trained.
 
-    >>> recipe(PENALISED, 0, None, {"start_epochs": 1, "limit": None, "densenet": None}).regularizer.solver
+    >>> settings = {"epochs": 1, "start_epochs": 1, "limit": None, "densenet": None}
+    >>> recipe(PENALISED, 0, None, settings).regularizer.solver
     'track'
     """
     start = start_recipe(seed, view, settings)
