@@ -15,13 +15,16 @@ What the published code does differently from the paper is an option with a name
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rop import optim
-from rop.optim import Optimizer, SpectralRadius
+from rop.optim import Optimizer, Penalty, SpectralRadius
 
-__all__ = ["PUBLISHED_ORDER", "entropy_sgd", "penalty", "valley_optimizer"]
+__all__ = ["PUBLISHED_ORDER", "Method", "entropy_sgd", "lobpcg", "method_of", "penalty", "valley_optimizer"]
 
+UNREGULARISED, VALLEY, ENTROPY, KFAC, LOBPCG = "unregularised", "asymmetric valley", "entropy-SGD", "K-FAC", "LOBPCG"
 PUBLISHED_ORDER = {"order": "fixed", "partial_batch": True}
 INNER_STEPS = 20
 
@@ -43,6 +46,15 @@ def penalty(variant: str, mu: float, K: float, **options: Any) -> SpectralRadius
             **options,
         }
     return SpectralRadius(mu=mu, K=K, **options)
+
+
+def lobpcg(variant: str, mu: float, K: float) -> SpectralRadius:
+    """The same penalty, with ρ by the paper's Algorithm 2.
+
+    >>> lobpcg("corrected", 0.0028, 1).solver
+    'paper_lobpcg'
+    """
+    return penalty(variant, mu, K, solver="paper_lobpcg", maxiter=100, refresh=4)
 
 
 def entropy_sgd(variant: str, epochs: int) -> tuple[Optimizer, int]:
@@ -76,3 +88,36 @@ def valley_optimizer(variant: str, epochs: int) -> tuple[Optimizer, int]:
     if variant == "published":
         return base, all_epochs
     return optim.SWA(base=base, first=first, last=last), last
+
+
+@dataclass(frozen=True)
+class Method:
+    """What distinguishes a row of a table from the others: arguments of ``Recipe``."""
+
+    optimizer: Optimizer
+    regularizer: Penalty | None
+    epochs: int
+    select: bool
+
+
+def method_of(
+    model: str, variant: str, epochs: int, usual: Optimizer, penalties: Mapping[str, tuple[float, float]]
+) -> Method:
+    """The method of a row, where the unregularised model is trained by the ``usual`` optimizer for so many epochs.
+    ``penalties`` are μ and K of the rows that have them, LOBPCG among them.
+
+    >>> method_of("mu=0.01 K=1", "corrected", 100, optim.SGD(), {"mu=0.01 K=1": (0.01, 1.0)}).regularizer.K
+    1.0
+    >>> method_of("asymmetric valley", "corrected", 100, optim.SGD(), {}).select
+    False
+    """
+    if model in penalties:
+        make = lobpcg if model == LOBPCG else penalty
+        return Method(usual, make(variant, *penalties[model]), epochs, select=True)
+    if model == ENTROPY:
+        optimizer, inner_epochs = entropy_sgd(variant, epochs)
+        return Method(optimizer, None, inner_epochs, select=True)
+    if model == VALLEY:
+        optimizer, all_epochs = valley_optimizer(variant, epochs)
+        return Method(optimizer, None, all_epochs, select=variant == "published")
+    return Method(optim.KFAC(lr=1e-3, momentum=0.9) if model == KFAC else usual, None, epochs, select=True)

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import rop
-from rop import optim
 from rop.experiments.settings import forest_sgd
 from rop.reproduce import claims
 from rop.reproduce.claims import Claim
 from rop.reproduce.measures import FULL_TOLERANCE, TOLERANCE, correct, rho_batch, rho_full
-from rop.reproduce.methods import PUBLISHED_ORDER, entropy_sgd, penalty, valley_optimizer
+from rop.reproduce.methods import ENTROPY, KFAC, LOBPCG, PUBLISHED_ORDER, UNREGULARISED, VALLEY, method_of
 from rop.reproduce.models import Recipe, Trained, trained
 from rop.reproduce.records import Records
 from rop.reproduce.shift import DRAWS, relative_accuracy
@@ -29,8 +28,7 @@ PENALISED = {  # model: (mu, K)
     "mu=0.001 K=5": (0.001, 5.0),
     "mu=0.001 K=0": (0.001, 0.0),
 }
-LOBPCG, LOBPCG_PENALTY = "LOBPCG", (0.0028, 1.0)
-UNREGULARISED, VALLEY, ENTROPY, KFAC = "unregularised", "asymmetric valley", "entropy-SGD", "K-FAC"
+PENALTIES = {**PENALISED, LOBPCG: (0.0028, 1.0)}
 BASELINES = (VALLEY, ENTROPY, KFAC)
 MODELS = (UNREGULARISED, *BASELINES, *PENALISED, LOBPCG)
 STRICTEST = "mu=0.01 K=0"
@@ -95,29 +93,17 @@ def recipe(
     >>> recipe("mu=0.01 K=0", "corrected", 0).regularizer.mu
     0.01
     """
-    optimizer: optim.Optimizer = forest_sgd(batch_size)
-    regularizer, select = None, True
-    if model in PENALISED:
-        regularizer = penalty(variant, *PENALISED[model])
-    elif model == LOBPCG:
-        regularizer = penalty(variant, *LOBPCG_PENALTY, solver="paper_lobpcg", maxiter=100, refresh=4)
-    elif model == ENTROPY:
-        optimizer, epochs = entropy_sgd(variant, epochs)
-    elif model == KFAC:
-        optimizer = optim.KFAC(lr=1e-3, momentum=0.9)
-    elif model == VALLEY:
-        optimizer, epochs = valley_optimizer(variant, epochs)
-        select = variant == "published"
+    method = method_of(model, variant, epochs, forest_sgd(batch_size), PENALTIES)
     order: dict[str, Any] = PUBLISHED_ORDER if variant == "published" else {}
     return Recipe(
         "forest",
-        optimizer,
-        regularizer,
-        epochs,
+        method.optimizer,
+        method.regularizer,
+        method.epochs,
         batch_size,
         seed,
         setting="plain" if variant == "plain" else "paper",
-        select=select,
+        select=method.select,
         limit=limit,
         **order,
     )

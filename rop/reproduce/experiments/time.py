@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 import rop
-from rop import optim
-from rop.optim import Optimizer, Penalty
+from rop.experiments import experiment
 from rop.reproduce import claims
 from rop.reproduce.claims import Claim
-from rop.reproduce.experiments import forest
-from rop.reproduce.methods import PUBLISHED_ORDER, entropy_sgd, penalty, valley_optimizer
+from rop.reproduce.methods import (
+    ENTROPY,
+    KFAC,
+    LOBPCG,
+    PUBLISHED_ORDER,
+    UNREGULARISED,
+    VALLEY,
+    Method,
+    method_of,
+    penalty,
+)
 from rop.reproduce.records import Records
 from rop.reproduce.spec import Context, Experiment, Figures, Task
 from rop.reproduce.statistics import summary
@@ -24,11 +33,12 @@ NAME = "time"
 DATASETS = {"forest": 3, "usps": 10}  # measured epochs
 QUICK_EPOCHS, QUICK_LIMIT = 2, 2_000
 PAPER_EPOCHS = 100
-UNREGULARISED, VALLEY, ENTROPY, KFAC = forest.UNREGULARISED, forest.VALLEY, forest.ENTROPY, forest.KFAC
-POWER, LOBPCG, TRACK = "power iteration", "LOBPCG", "power iteration, tracked"
+POWER, TRACK = "power iteration", "power iteration, tracked"
 METHODS = (UNREGULARISED, VALLEY, ENTROPY, KFAC, POWER, LOBPCG, TRACK)
-PENALTIES = {"forest": (0.01, 0.0), "usps": (0.005, 0.0)}
-LOBPCG_PENALTIES = {"forest": (0.0028, 1.0), "usps": (0.005, 0.0)}
+PENALTIES = {
+    "forest": {POWER: (0.01, 0.0), LOBPCG: (0.0028, 1.0)},
+    "usps": {POWER: (0.005, 0.0), LOBPCG: (0.005, 0.0)},
+}
 PARTS = {  # of a step: (heading, what the paper prints)
     "power": ("power iteration, %", "75"),
     "r2": ("∇ρ, %", "15"),
@@ -69,51 +79,38 @@ def tasks(seeds: int, quick: bool, epochs: int | None) -> list[Task]:
     ]
 
 
-def chosen(dataset: str, method: str, variant: str) -> tuple[Optimizer, Penalty | None]:
-    """Optimizer and penalty of a method, with the settings of the paper's runs of 100 epochs."""
-    usual: Callable[[], Optimizer] = lambda: rop.experiments.experiment(dataset).optimizer(128)  # noqa: E731
-    if method == POWER:
-        return usual(), penalty(variant, *PENALTIES[dataset])
-    if method == TRACK:
-        return usual(), penalty("corrected", *PENALTIES[dataset], solver="track")
-    if method == LOBPCG:
-        return usual(), penalty(variant, *LOBPCG_PENALTIES[dataset], solver="paper_lobpcg", maxiter=100, refresh=4)
-    if method == VALLEY:
-        return valley_optimizer(variant, PAPER_EPOCHS)[0], None
-    if method == KFAC:
-        # a μ that changes nothing, but with which ρ and ∇ρ are computed in every step; with μ = 0 rop leaves them out
-        idle = penalty("published", 1e-30, 0.0) if (dataset, variant) == ("usps", "published") else None
-        return optim.KFAC(lr=1e-3, momentum=0.9), idle
-    return (entropy_sgd(variant, PAPER_EPOCHS)[0] if method == ENTROPY else usual()), None
+def chosen(dataset: str, name: str, variant: str) -> Method:
+    """A method with the settings of the paper's runs, where the unregularised one has 100 epochs.
 
-
-def all_epochs(method: str, variant: str) -> int:
-    """The epochs of a whole run, where the unregularised one has 100.
-
-    >>> all_epochs("asymmetric valley", "published"), all_epochs("entropy-SGD", "corrected")
+    >>> chosen("forest", "asymmetric valley", "published").epochs, chosen("forest", "entropy-SGD", "corrected").epochs
     (250, 5)
     """
-    if method == VALLEY:
-        return valley_optimizer(variant, PAPER_EPOCHS)[1]
-    return entropy_sgd(variant, PAPER_EPOCHS)[1] if method == ENTROPY else PAPER_EPOCHS
+    penalties = PENALTIES[dataset]
+    found = method_of(name, variant, PAPER_EPOCHS, experiment(dataset).optimizer(128), penalties)
+    if name == TRACK:
+        return replace(found, regularizer=penalty("corrected", *penalties[POWER], solver="track"))
+    if (dataset, name, variant) == ("usps", KFAC, "published"):
+        # a μ that changes nothing, but with which ρ and ∇ρ are computed in every step; with μ = 0 rop leaves them out
+        return replace(found, regularizer=penalty("published", 1e-30, 0.0))
+    return found
 
 
 def run(task: Task, context: Context) -> Figures:
     """Trains a few epochs and takes the median time of an epoch, times the paper's number of epochs."""
     settings = task.settings
-    dataset, method = settings["dataset"], settings["method"]
+    dataset = settings["dataset"]
     data = context.dataset(dataset, settings["limit"])
-    optimizer, regularizer = chosen(dataset, method, task.variant)
+    method = chosen(dataset, settings["method"], task.variant)
     order: dict[str, Any] = PUBLISHED_ORDER if (task.variant, dataset) == ("published", "forest") else {}
     fit = train(
-        rop.experiments.experiment(dataset).net("paper"),
+        experiment(dataset).net("paper"),
         rop.CrossEntropy(),
         data.train,
         validation=data.validation,
         epochs=settings["epochs"],
         seed=task.seed,
-        optimizer=optimizer,
-        regularizer=regularizer,
+        optimizer=method.optimizer,
+        regularizer=method.regularizer,
         checkpoint=context.work,
         resume=True,
         profile=True,
@@ -124,7 +121,7 @@ def run(task: Task, context: Context) -> Figures:
     parts = {**fit.profile, "tests": max(0.0, float(seconds.sum()) - sum(fit.profile.values()))}
     figures: Figures = {
         "epoch_seconds": epoch,
-        "run_seconds": epoch * all_epochs(method, task.variant),
+        "run_seconds": epoch * method.epochs,
         "hvps_per_epoch": float(np.mean([one.get("hvps", 0.0) for one in fit.history])),
     }
     if sum(fit.profile.values()) > 0:

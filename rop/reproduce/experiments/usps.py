@@ -22,7 +22,7 @@ from rop.reproduce.digits import (
     usps_data,
 )
 from rop.reproduce.measures import FULL_TOLERANCE, TOLERANCE, correct, rho_batch, rho_full
-from rop.reproduce.methods import entropy_sgd, penalty, valley_optimizer
+from rop.reproduce.methods import ENTROPY, KFAC, LOBPCG, UNREGULARISED, VALLEY, method_of
 from rop.reproduce.models import Recipe, Trained, trained
 from rop.reproduce.records import Records
 from rop.reproduce.spec import Context, Experiment, Figures, Task
@@ -42,8 +42,7 @@ PENALISED = {  # model: (mu, K)
     "mu=0.05 K=1": (0.05, 1.0),
     "mu=0.1 K=2": (0.1, 2.0),
 }
-LOBPCG, LOBPCG_PENALTY = "LOBPCG", (0.005, 0.0)
-UNREGULARISED, VALLEY, ENTROPY, KFAC = "unregularised", "asymmetric valley", "entropy-SGD", "K-FAC"
+PENALTIES = {**PENALISED, LOBPCG: (0.005, 0.0)}
 BASELINES = (UNREGULARISED, VALLEY, ENTROPY, KFAC)
 REGULARISED = (*PENALISED, LOBPCG)
 MODELS = (*BASELINES, *REGULARISED)
@@ -120,29 +119,17 @@ def recipe(
     >>> recipe("mu=0.05 K=1", "corrected", 0).regularizer.K
     1.0
     """
-    optimizer: optim.Optimizer = optim.Adam(lr=1e-3)
-    regularizer, select = None, True
-    if model in PENALISED:
-        regularizer = penalty(variant, *PENALISED[model])
-    elif model == LOBPCG:
-        regularizer = penalty(variant, *LOBPCG_PENALTY, solver="paper_lobpcg", maxiter=100, refresh=4)
-    elif model == ENTROPY:
-        optimizer, epochs = entropy_sgd(variant, epochs)
-    elif model == KFAC:
-        optimizer = optim.KFAC(lr=1e-3, momentum=0.9)
-    elif model == VALLEY:
-        optimizer, epochs = valley_optimizer(variant, epochs)
-        select = variant == "published"
+    method = method_of(model, variant, epochs, optim.Adam(lr=1e-3), PENALTIES)
     return Recipe(
         "usps",
-        optimizer,
-        regularizer,
-        epochs,
+        method.optimizer,
+        method.regularizer,
+        method.epochs,
         batch_size,
         seed,
         setting="plain" if variant == "plain" else "paper",
         partial_batch=variant == "published",
-        select=select,
+        select=method.select,
         limit=limit,
         options=OPTIONS,
     )
