@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from rop import devices
 from rop.arguments import check_bool, check_choice, check_dtype, check_int
 from rop.devices import LAYOUTS, check_device, on_device
-from rop.devices.batch import Data, default_memory, lane_samples
+from rop.devices.batch import Data, lane_samples
 from rop.devices.lock import engine_lock
 from rop.devices.workspace import Block, Position, Vector, Workspace
 from rop.errors import ArgumentError, ArgumentTypeError
@@ -69,7 +69,7 @@ class Objective:
             any package that has ``__cuda_array_interface__``); results are where v is, the gradient where w is.
         check_finite: refuse NaN and Inf in x, w and v.
         memory_limit: bytes of activations kept between passes; what does not fit is computed again, with the same bits.
-            By default half of the machine's memory.
+            By default half of the machine's memory; batch statistics, which need all activations at once, may take all.
         layout: how images lie in the CPU's memory, "samples" side by side or "pixels"; by default the one that needs
             less work for this net and batch. Results differ by rounding only.
         winograd: whether convolutions of 3×3 may be computed by Winograd's algorithm; off, all sums are direct.
@@ -106,8 +106,9 @@ class Objective:
         self.training = check_bool("Objective", "training", training)
         self.device = check_device("Objective", device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
-        limit = default_memory() if memory_limit is None else memory_limit
-        self.memory_limit = check_int("Objective", "memory_limit", limit, maximum=sys.maxsize)
+        if memory_limit is not None:
+            check_int("Objective", "memory_limit", memory_limit, maximum=sys.maxsize)
+        self.memory_limit = memory_limit
         if layout is not None:
             check_choice("Objective", "layout", layout, LAYOUTS)
         self.layout = layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import rop
+from rop.devices import batch
 from rop.errors import RopError
 from tests.helpers.cases import CASES, LOSS_CASES, Refused
 
@@ -359,3 +361,23 @@ def test_batchnorm_over_data_that_does_not_fit_is_refused() -> None:
     x, y = np.ones((4096, 4)), np.zeros((4096, 3))
     call = lambda: rop.Objective(net, rop.MSE(), x, y, memory_limit=4096).at(net.init())  # noqa: E731
     assert_refused(call, ValueError, "BatchNorm1d", "memory_limit")
+
+
+def test_batchnorm_may_take_all_of_the_memory_by_default(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """More than the usual half is said; more than the machine has is refused."""
+    net = normed()
+    x, y = np.ones((4096, 4)), np.zeros((4096, 3))
+    monkeypatch.setattr(batch, "LEAST_MEMORY", 0)
+    monkeypatch.setattr(batch, "machine_memory", lambda: 4096)
+    with pytest.raises(RopError, match=r"BatchNorm1d.* a machine with 4,096") as refused:
+        rop.Objective(net, rop.MSE(), x, y)
+    (needed,) = re.findall(r"([\d,]+) bytes", str(refused.value))
+    monkeypatch.setattr(batch, "machine_memory", lambda: int(needed.replace(",", "")))
+    rop.Objective(net, rop.MSE(), x, y)
+    said = capsys.readouterr().err
+    assert "BatchNorm1d" in said and "more than half of the machine's memory" in said
+    monkeypatch.setattr(batch, "machine_memory", lambda: 2 * int(needed.replace(",", "")))
+    rop.Objective(net, rop.MSE(), x, y)
+    assert capsys.readouterr().err == ""

@@ -80,7 +80,7 @@ def make_workspace(
     loss: Loss,
     dtype: Any,
     batch: int,
-    memory_limit: int,
+    memory_limit: int | None,
     layout: str | None = None,
     winograd: bool = True,
 ) -> Workspace:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rop.errors import ArgumentError
+from rop.errors import ArgumentError, say
 from rop.layers.loss import Targets
 from rop.lowering import Plan
 
@@ -19,19 +19,24 @@ CONTROL_GROUP = Path("/sys/fs/cgroup/memory.max")  # what a container may use, o
 
 
 @lru_cache(maxsize=1)
+def machine_memory() -> int:
+    """Bytes of memory that the machine, or the container, has; 0 if the system does not tell."""
+    total = 0
+    with suppress(AttributeError, ValueError, OSError):
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(ValueError, OSError):  # "max" is no number: no limit
+        total = min(total, int(CONTROL_GROUP.read_text()))
+    return total
+
+
 def default_memory() -> int:
-    """Bytes of activations that are kept between passes unless the user says how many: half of the memory that the
-    machine, or the container, has. Results do not depend on it.
+    """Bytes of activations that are kept between passes unless the user says how many: half of the machine's memory.
+    Results do not depend on it.
 
     >>> default_memory() >= LEAST_MEMORY
     True
     """
-    total = 0
-    with suppress(AttributeError, ValueError, OSError):  # not every system tells
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    with suppress(ValueError, OSError):  # "max" is no number: no limit
-        total = min(total, int(CONTROL_GROUP.read_text()))
-    return max(LEAST_MEMORY, total // 2)
+    return max(LEAST_MEMORY, machine_memory() // 2)
 
 
 @dataclass(eq=False)
@@ -60,16 +65,24 @@ def lane_samples(batch: int, lanes: int) -> np.ndarray:
     return samples
 
 
-def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int) -> int:
+def orders_kept(plan: Plan, tile_bytes: int, tiles: int, chunk: int, batch: int, limit: int | None) -> int:
     """How many orders of the whole batch stay resident between passes: 3, 1 (order 0 only) or 0 (all are computed
-    again). ``tile_bytes`` is the size of one order of a tile, ``chunk`` the number of tiles computed together."""
+    again). ``tile_bytes`` is the size of one order of a tile, ``chunk`` the number of tiles computed together. Without
+    a limit it is that of ``default_memory``, but batch statistics may take all of the machine's memory."""
+    usual = default_memory() if limit is None else limit
     if tiles > chunk:
-        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= limit), 0)
-    if plan.coupled and 3 * tile_bytes * tiles > limit:
+        return next((orders for orders in (3, 1) if orders * tile_bytes * tiles <= usual), 0)
+    needed = 3 * tile_bytes * tiles
+    if plan.coupled and needed > usual:
         layer = plan.normalisations[0].layer
-        raise ArgumentError(
+        what = (
             f"layer {plan.graph.name_of(layer)} ({layer.describe()}): batch statistics need all activations at once, "
-            f"{3 * tile_bytes * tiles:,} bytes for {batch:,} samples, got a memory_limit of {limit:,}; use smaller "
-            "batches, a larger memory_limit, or training=False"
+            f"{needed:,} bytes for {batch:,} samples"
         )
+        if limit is None and needed <= machine_memory():
+            say(f"{what}, more than half of the machine's memory; smaller batches or training=False need less")
+        else:
+            most = f"a memory_limit of {usual:,}" if limit is not None else f"a machine with {machine_memory():,}"
+            remedy = "a larger memory_limit, " if limit is not None else ""
+            raise ArgumentError(f"{what}, got {most}; use smaller batches, {remedy}or training=False")
     return 3

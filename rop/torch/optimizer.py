@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 
 from rop import optim
 from rop.arguments import check_int
-from rop.devices.batch import default_memory
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.kernels.rules import averaged
@@ -86,7 +85,7 @@ class SpectralRadius:
             )
         regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
-        self._memory_limit = default_memory() if memory_limit is None else memory_limit
+        self._memory_limit = memory_limit
         self._bound: dict[bool, _Bound] = {}  # by the module's mode
         first = self._bind()
         _check_optimizer(base_optimizer, module)
@@ -214,7 +213,7 @@ class SpectralRadius:
 class _Bound:
     """A module in one mode with its net; its parameters and gradients are gathered in one vector each."""
 
-    def __init__(self, module: nn.Module, loss: Loss, memory_limit: int):
+    def __init__(self, module: nn.Module, loss: Loss, memory_limit: int | None):
         self.traced: Traced = trace(module)
         self.loss, self.memory_limit = loss, memory_limit
         self._batchnorms = [m for m in module.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]

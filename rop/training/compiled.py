@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
-from rop.devices.batch import Data, default_memory
+from rop.devices.batch import Data
 from rop.devices.cpu.execution import CANCELLABLE_WORK
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import aligned
@@ -57,7 +57,7 @@ class CompiledSteps(Steps):
             self.loss,
             self.dtype,
             self.batch,
-            default_memory(),
+            None,
             one_chunk=True,
             layout=self._layout,
             winograd=self._winograd,

@@ -56,7 +56,7 @@ class CpuWorkspace(Workspace):
     vectors: Vectors
     lowered: Lowered
 
-    def __init__(self, plan: Plan, batch: int, memory_limit: int, one_chunk: bool = False):
+    def __init__(self, plan: Plan, batch: int, memory_limit: int | None, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
         self._images = choose_images(plan, batch, at_once=one_chunk)
@@ -89,7 +89,7 @@ class CpuWorkspace(Workspace):
         loss: Loss | None,
         dtype: Any,
         batch: int,
-        memory_limit: int,
+        memory_limit: int | None,
         one_chunk: bool = False,
         layout: str | None = None,
         winograd: bool = True,

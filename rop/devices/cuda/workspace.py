@@ -48,7 +48,7 @@ class CudaWorkspace(Workspace):
     vectors: Vectors
     lowered: Lowered
 
-    def __init__(self, plan: Plan, batch: int, memory_limit: int, samples: int | None = None):
+    def __init__(self, plan: Plan, batch: int, memory_limit: int | None, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
         self.tiles, self.lanes = choose_tiles(plan, batch)
         self.lowered = Lowered(plan, self.lanes)
@@ -69,7 +69,7 @@ class CudaWorkspace(Workspace):
         loss: Loss,
         dtype: Any,
         batch: int,
-        memory_limit: int,
+        memory_limit: int | None,
         samples: int | None = None,
     ) -> CudaWorkspace:
         """The workspace of a network."""
