@@ -53,7 +53,9 @@ SLOW = (
     "tests/kernels/test_kinds.py",
     "tests/devices/cuda/test_cuda_simulator.py",
     "tests/lowering/test_lowering_coverage.py",
+    "tests/training/test_paths.py::test_the_simulated_gpu",
     "tests/training/test_killed.py",
+    "tests/training/test_trainer.py::test_the_gradient_of_the_penalised_loss_vanishes",
     "tests/docs/test_docs.py",
     "tests/kernels/test_cache.py",
 )

@@ -1,7 +1,7 @@
 """CUDA kernels on a machine without a GPU: compiled, assembled and executed.
 
-``examine`` does all of it for one specialisation: numba-cuda makes PTX for every compute capability, ptxas turns it
-into machine code and tells registers, shared memory and spills, and the machine of ``tests/helpers/ptx`` runs it on the
+``examine`` does all of it for one specialisation: numba-cuda makes PTX for its compute capabilities, ptxas turns it into
+machine code and tells registers, shared memory and spills, and the machine of ``tests/helpers/ptx`` runs it on the
 arguments of ``cuda_cases``. ``start`` hands the specialisations of a session to one process per core, because each
 takes about a second and there are hundreds; ``examined`` waits for one of them.
 """
@@ -27,7 +27,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.cuda_cases import Case, case_of
-from tests.helpers.cuda_requests import EVERY, factories, specialisations, told
+from tests.helpers.cuda_requests import EVERY, factories, is_listed, specialisations, told
 from tests.helpers.ptx import Report, run
 
 CAPABILITIES = ((7, 5), (8, 0), (9, 0), (12, 0))
@@ -53,6 +53,11 @@ class Spec:
 
     def case(self) -> Case:
         return case_of(self.kernel, self.precision, dict(self.options))
+
+    @property
+    def capabilities(self) -> tuple[tuple[int, int], ...]:
+        """For which it is compiled: the oldest and the newest, and all of them if the documentation lists it."""
+        return CAPABILITIES if is_listed(dict(self.options)) else (CAPABILITIES[0], CAPABILITIES[-1])
 
 
 def specs() -> list[Spec]:
@@ -219,9 +224,9 @@ def examine(spec: Spec) -> Examined:
     kernel = spec.made()
     made = library(kernel)
     result = Examined(kernel.threads)
-    for capability in CAPABILITIES:
-        result.resources[capability] = assembled(str(made.get_asm_str(cc=capability)), capability)
-    report, result.wrong = executed(str(made.get_asm_str(cc=CAPABILITIES[0])), kernel, spec.case())
+    ptx = {capability: str(made.get_asm_str(cc=capability)) for capability in spec.capabilities}
+    result.resources = {capability: assembled(text, capability) for capability, text in ptx.items()}
+    report, result.wrong = executed(ptx[CAPABILITIES[0]], kernel, spec.case())
     result.violations = [str(violation) for violation in report.violations]
     result.multiplications_per_load = report.fma_per_shared_load
     return result

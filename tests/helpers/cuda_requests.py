@@ -124,6 +124,12 @@ def is_own(options: Options) -> bool:
     return "of" in options and options["of"].__module__ != elementwise.__name__
 
 
+def is_listed(options: Options) -> bool:
+    """Whether the form of a kernel is listed in docs/cuda-kernels.md: all orders at once, where there are orders; no
+    activation of a user."""
+    return options.get("orders", EVERY) == options.get("levels", EVERY) == EVERY and not is_own(options)
+
+
 def networks() -> Iterator[Network]:
     """Each of them alone behind its input, with its output in the loss."""
     for kind in EVERY:

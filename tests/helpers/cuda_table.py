@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tests.helpers.cuda_build import CAPABILITIES, PRECISIONS, Examined, Resources, Spec, examined, ptxas, specs, start
-from tests.helpers.cuda_requests import EVERY, is_own, specialisations
+from tests.helpers.cuda_requests import is_listed, specialisations
 
 TILED = ("bilinear.products", "bilinear.weight_gradient")
 
@@ -44,12 +44,10 @@ def occupancy(needs: Resources, threads: int, device: Device) -> float:
 
 
 def rows() -> list[Spec]:
-    """The specialisations that the page lists: all orders at once, where there are orders; no activation of a user."""
+    """The specialisations that the page lists."""
     chosen = []
     for kernel, options in specialisations().items():
-        whole = [
-            one for one in options if one.get("orders", EVERY) == one.get("levels", EVERY) == EVERY and not is_own(one)
-        ]
+        whole = [one for one in options if is_listed(one)]
         chosen += [Spec(kernel, precision, tuple(one.items())) for one in whole for precision in PRECISIONS]
     return chosen
 
@@ -91,7 +89,8 @@ say by `tests/kernels/cuda/test_cuda_compile.py` ({tools()}). It lists each kern
 1 and 2 in one launch. Numbers with slashes are for compute capability 7.5 / 8.0 / 9.0 / 12.0. No kernel uses local
 memory or spills a register, none has an atomic update, and no float32 kernel a float64 instruction: this is tested for
 all {len(specs())}
-specialisations that the engine can ask for (`tests/helpers/cuda_requests.py`), and so is what they compute.
+specialisations that the engine can ask for (`tests/helpers/cuda_requests.py`), of which those that are not listed here
+are compiled for the oldest and the newest generation only; what each of them computes is tested, too.
 
 - *Registers* per thread, *shared* memory per block in bytes: as `ptxas -v` reports them.
 - *Occupancy*: warps that a multiprocessor holds at a time, in percent of those it could hold, from registers, shared

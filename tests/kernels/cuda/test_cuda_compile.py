@@ -1,4 +1,4 @@
-"""Every CUDA kernel compiles for every generation of devices, and needs no more than they have.
+"""Every CUDA kernel compiles for the generations of devices, and needs no more than they have.
 
 Nothing here needs a GPU: PTX comes from numba-cuda, machine code from ptxas. docs/cuda-kernels.md lists the
 resources that they report, and these tests compare it with what they report now.
@@ -40,7 +40,7 @@ def workers(request: pytest.FixtureRequest) -> None:
 @pytest.mark.parametrize("spec", specs(), ids=str)
 def test_resources(spec: Spec) -> None:
     found = examined(spec)
-    assert set(found.resources) == set(CAPABILITIES)
+    assert set(found.resources) == set(spec.capabilities) >= {CAPABILITIES[0], CAPABILITIES[-1]}
     for capability, needs in found.resources.items():
         assert (needs.stack, needs.spills) == (0, 0), f"local memory on {capability}: {needs}"
         assert needs.registers <= REGISTERS
