@@ -1,7 +1,7 @@
 """CUDA kernels on a machine without a GPU: compiled, assembled and executed.
 
-``examine`` does all of it for one specialisation: numba-cuda makes PTX for its compute capabilities, ptxas turns it into
-machine code and tells registers, shared memory and spills, and the machine of ``tests/helpers/ptx`` runs it on the
+``examine`` does all of it for one specialisation: numba-cuda makes PTX for its compute capabilities, ptxas turns it
+into machine code and tells registers, shared memory and spills, and the machine of ``tests/helpers/ptx`` runs it on the
 arguments of ``cuda_cases``. ``start`` hands the specialisations of a session to one process per core, because each
 takes about a second and there are hundreds; ``examined`` waits for one of them.
 """
