@@ -84,12 +84,18 @@ class Rop(Engine):
         )
 
     def step(self, repetition: int) -> StepResult:
-        d = self.keep("steps", lambda: self.descent(self.given.x, self.given.y, Step.MU))
+        d = self.keep("steps", self.one_step)
         restart(d, self.points[repetition % 2], self.directions[repetition % 2])
-        d.begin(self.keep("samples", lambda: np.arange(self.batch)))
         loss = d.run(0, 1, rate=Step.RATE, mu=Step.MU)[0, Report.LOSS]
-        v = d.arrays["v"].copy()
-        return loss, np.dot(d.arrays["u"], v), d.w, v  # the report has |λ|
+        arrays = d.arrays
+        v = arrays["v"].copy()
+        return loss, np.dot(arrays["u"], v), arrays["w"].copy(), v  # the report has |λ|
+
+    def one_step(self) -> CompiledSteps:
+        """A step on the batch, which is arranged once: the other engines prepare their data before they are timed."""
+        d = self.descent(self.given.x, self.given.y, Step.MU)
+        d.begin(np.arange(self.batch))
+        return d
 
     def step_python(self, repetition: int) -> StepResult:
         w, v = self.points[repetition % 2], self.directions[repetition % 2]
@@ -127,4 +133,5 @@ def objective(problem: Problem, dtype: str, data: Data, device: str = "cpu") -> 
 
 def restart(d: CompiledSteps, w: np.ndarray, v: np.ndarray) -> None:
     """Start again from w and v, because compiled steps continue where the last ones stopped."""
-    d.arrays["w"][:], d.arrays["v"][:], d.arrays["u"][:] = w, v, 0
+    arrays = d.arrays
+    arrays["w"][:], arrays["v"][:], arrays["u"][:] = w, v, 0

@@ -134,11 +134,13 @@ class CompiledSteps(Steps):
         self._samples, self._reports = samples.reshape(-1), blank(len(batches))
         with engine_lock():
             self._descriptor = self._describe()
+        given = self._descriptor, self._settings, self._given, self._reports
+        self._addresses = tuple(int(array.ctypes.data) for array in given)
 
     def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
-        penalised = self._given[first : first + count, Given.MU].any()
-        products = 2 + self._settings[Setting.ITERATIONS] if penalised else 1
-        long = self._work * products >= CANCELLABLE_WORK  # else a request to stop need not wait long
+        long = self._work >= CANCELLABLE_WORK  # else a request to stop need not wait long
+        if not long and self._work * (2 + self._settings[Setting.ITERATIONS]) >= CANCELLABLE_WORK:
+            long = bool(self._given[first : first + count, Given.MU].any())
         with engine_lock():
             self._space.bind(self._epoch_data)
             self._space.array("tile_count")[0] = self._space.tiles
@@ -155,15 +157,7 @@ class CompiledSteps(Steps):
 
     def _call(self, first: int, count: int, before: int) -> int:
         run = compiled.steps(self.dtype, in_home_process())
-        return run(
-            self._descriptor.ctypes.data,
-            self._settings.ctypes.data,
-            self._given.ctypes.data,
-            self._reports.ctypes.data,
-            first,
-            count,
-            before + first,
-        )
+        return run(*self._addresses, first, count, before + first)
 
     def _run_long(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
         done = [0]
@@ -177,11 +171,14 @@ class CompiledSteps(Steps):
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
         """Runs the steps with threads while these are faster, which is tried again every few milliseconds."""
         most, done = numba.get_num_threads(), 0
+        threads = most
         try:
             while done < count:
                 share = min(count - done, self._share)
                 parallel = most > 1 and self._pace.parallel()
-                numba.set_num_threads(most if parallel else 1)
+                if threads != (most if parallel else 1):  # to say so takes a microsecond
+                    threads = most if parallel else 1
+                    numba.set_num_threads(threads)
                 start = time.perf_counter()
                 came = self._call(first + done, share, before)
                 seconds = (time.perf_counter() - start) / share
@@ -191,7 +188,8 @@ class CompiledSteps(Steps):
                 if came < share:
                     break
         finally:
-            numba.set_num_threads(most)
+            if threads != most:
+                numba.set_num_threads(most)
         return done
 
     def _describe(self) -> np.ndarray:
