@@ -246,14 +246,14 @@ class Point:
                 f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) makes a point"
             )
         self._f, workspace = objective, objective._workspace
-        self._position = objective._position(objective._vector("w", w))
+        self._position = position = objective._position(objective._vector("w", w))
         with engine_lock():
-            self._grad = workspace.evaluate(self._position, GRADIENT)[0]
+            self._grad = workspace.evaluate(position, GRADIENT)[0]
             self.loss: float = workspace.value(0)
             self._batch_stats = workspace.batch_statistics()
-        self.w = self._position.w  # a copy, so that the user's array may change
-        if isinstance(self.w, np.ndarray):
-            self.w.setflags(write=False)
+        self.w = w = position.w  # a copy, so that the user's array may change
+        if isinstance(w, np.ndarray):
+            w.setflags(write=False)
 
     @property
     def objective(self) -> Objective:
@@ -267,7 +267,7 @@ class Point:
     @property
     def grad(self) -> Vector:
         """∇f(w), (n,)."""
-        return self._workspace.vectors.keep(self._grad)
+        return self._f._workspace.vectors.keep(self._grad)
 
     @property
     def batch_stats(self) -> dict[str, np.ndarray]:

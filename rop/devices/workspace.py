@@ -43,7 +43,7 @@ class Position:
 
 
 @lru_cache
-def _pass_of(first: int, orders: tuple[int, ...]) -> tuple[Orders, tuple[int, ...]]:
+def pass_of(first: int, orders: tuple[int, ...]) -> tuple[Orders, tuple[int, ...]]:
     """The pass that runs all orders from ``first`` on, and the positions in it of the orders that are asked for."""
     return tuple((k, 0) for k in range(first, orders[-1] + 1)), tuple(k - first for k in orders)
 
@@ -57,7 +57,9 @@ class UserVectors(Protocol):
     def keep(self, w: Vector) -> Vector:
         """A copy of w on the same side, for a position to hold."""
 
-    def given(self, results: list[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None) -> list[Vector]:
+    def given(
+        self, results: Sequence[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None
+    ) -> Sequence[Vector]:
         """Results for the user: that of order 0 on the same side as w, the others on the same side as v."""
 
     def rows_of(self, columns: Block) -> Any:
@@ -110,7 +112,7 @@ class Workspace(ABC):
     # ---- the question --------------------------------------------------------------------------------------------
     def evaluate(
         self, position: Position, orders: tuple[int, ...], v: Vector | None = None, *, keep: bool = True
-    ) -> list[Vector]:
+    ) -> Sequence[Vector]:
         """Derivatives of f at a position, in the user's memory: ∇f for order 0, H v for order 1, vᵀ∇H v for order 2.
 
         With ``keep`` the position becomes resident, which is for a point that will be asked again: its w is copied, and
@@ -120,8 +122,7 @@ class Workspace(ABC):
         if keep:
             self._make_resident(position, v)
         else:
-            self.release("w")
-            self.release("v0")
+            self.release("w", "v0")
         return answers
 
     def product(self, position: Position, v: Vector) -> Vector:
@@ -144,8 +145,7 @@ class Workspace(ABC):
             orders = lower + tuple((1, i) for i in range(len(part)))
             self.run(orders, tuple(range(len(lower), len(orders))), into=places[start : start + self.together])
             self._make_resident(position, None)
-            for i in range(len(part)):
-                self.release(f"v{i}")
+            self.release(*(f"v{i}" for i in range(len(part))))
         return result
 
     def planes(self, position: Position) -> Iterator[tuple[int, np.ndarray]]:
@@ -191,29 +191,25 @@ class Workspace(ABC):
         self._position, self._has_direction = None, False
 
     # ---- which orders have to run --------------------------------------------------------------------------------
-    def _run_orders(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> list[Vector]:
+    def _run_orders(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> Sequence[Vector]:
         """Runs the orders asked for and the lower ones that are not resident; results of order 2 are derivatives."""
-        if self._position is not position:
-            self._place(position)
-        first = self._first_order(position, orders, v)
+        self._place(position)
+        first = self._first_order(position, orders)
+        if first == 2 and not self.holds("v0", v):
+            first = 1
         if v is not None and first < 2:
             self._lend("v0", v, position)
-        return self.derivatives(*_pass_of(first, orders))
-
-    def derivatives(self, orders: Orders, results: tuple[int, ...]) -> list[Vector]:
-        """What ``run`` gives, as derivatives instead of Taylor coefficients."""
-        found = self.run(orders, results)
-        if orders[-1][0] == 2:
+        found = self.run(*pass_of(first, orders))
+        if orders[-1] == 2:  # a Taylor coefficient until now
             self.vectors.multiply(found[-1], FACTORIAL[2])
         return found
 
-    def _first_order(self, position: Position, orders: tuple[int, ...], v: Vector | None) -> int:
-        """The lowest order that has to run: one that is asked for, or one that is not resident."""
+    def _first_order(self, position: Position, orders: tuple[int, ...]) -> int:
+        """The lowest order that has to run: one that is asked for, or one that is not resident. 2 if v is equal to the
+        direction whose order 1 is resident, else 1."""
         if orders[0] == 0 or not self._is_resident(position):
             return 0
-        if orders[0] == 2 and self.kept == 3 and self._has_direction and self.holds("v0", v):
-            return 2
-        return 1
+        return 2 if orders[0] == 2 and self.kept == 3 and self._has_direction else 1
 
     def _is_resident(self, position: Position) -> bool:
         """Whether order 0 of this position can be read."""
@@ -221,13 +217,16 @@ class Workspace(ABC):
 
     def _place(self, position: Position) -> None:
         """Puts batch, running statistics and parameters of a position in place; w is lent, not copied."""
-        if self._position is position:
-            return
+        if self._position is not position:
+            self._turn_to(position)
+            self._lend("w", position.w, position)
+
+    def _turn_to(self, position: Position) -> None:
+        """Puts batch and running statistics of a position in place; its w is still to come."""
         self.bind(position.data)
         if position.state is not None:
             self.put_state(position.state)
         self.forget()
-        self._lend("w", position.w, position)
 
     def _lend(self, name: str, vector: Vector, position: Position) -> None:
         """Lends a vector of parameters to the passes: they read it where it is until it is settled or released."""
@@ -279,8 +278,8 @@ class Workspace(ABC):
         """Copies a vector that was borrowed, or borrows this copy of it instead."""
 
     @abstractmethod
-    def release(self, name: str) -> None:
-        """Lets go of a vector that was borrowed; another one must take its place before the next pass."""
+    def release(self, *names: str) -> None:
+        """Lets go of vectors that were borrowed; others must take their places before the next pass."""
 
     @abstractmethod
     def holds(self, name: str, vector: Vector) -> bool:

@@ -77,7 +77,8 @@ def test_a_call_goes_through_the_hops_in_this_order(monkeypatch: pytest.MonkeyPa
         return called
 
     space: Any = f._workspace
-    monkeypatch.setattr(space, "_questions", {way: watched(space._questions[way]) for way in (True, False)})
+    compiled = space.execution._answers
+    monkeypatch.setattr(space.execution, "_answers", {way: watched(compiled[way]) for way in (True, False)})
     f.jet(w, v)
     (stack,) = stacks  # one run of the interpreter answers for all orders
     inside = [hop for hop in stack if hop[0].startswith(str(ROOT / "rop"))]

@@ -14,6 +14,7 @@ from rop.devices.cpu.regions import Regions
 from rop.devices.cpu.threads import Cancellation
 from rop.devices.lock import in_home_process
 from rop.kernels.cpu.interpreter import runner
+from rop.kernels.cpu.transfer import DONE, answers
 
 CANCELLABLE_WORK = 5e10  # instructions times bytes of a call that may take a tenth of a second: Ctrl-C must reach it
 
@@ -21,8 +22,8 @@ CANCELLABLE_WORK = 5e10  # instructions times bytes of a call that may take a te
 class Execution:
     """Runs passes over the tiles of a workspace's regions; ``forget`` is called when a pass was cancelled midway."""
 
-    def __init__(self, memory: Regions, forget: Callable[[], None]):
-        self._memory, self._forget = memory, forget
+    def __init__(self, memory: Regions, dtype: Any, forget: Callable[[], None]):
+        self._memory, self._forget, self._answers = memory, forget, answers(dtype)
         self._tile_count, self._tile_bytes = memory["tile_count"], memory.tiling.stride
         self._cancellation = Cancellation()
         self.asked_address = self._cancellation.address
@@ -41,22 +42,21 @@ class Execution:
         if guard.ACTIVE:
             self.check_guards([bound], first, around)
 
-    def ask(self, question: dict[bool, Any], bound: Bound, tiles: int, *ends: Any) -> int:
+    def ask(self, bound: Bound, tiles: int, given: tuple[Any, ...]) -> int:
         """Lets one compiled call take vectors in, run a pass over all tiles and hand results out (transfer.py)."""
         self._tile_count[0] = tiles
         pace = bound.pace
         if pace.rests:
-            parallel = pace.threaded and in_home_process()
-            refused: int = question[parallel](*ends, *bound.address, tiles, 0, self.asked_address)
+            said: int = self._answers[pace.threaded and in_home_process()](*given)
             pace.rested()
         else:
             parallel = in_home_process() and pace.parallel()
             start = perf_counter()
-            refused = question[parallel](*ends, *bound.address, tiles, 0, self.asked_address)
+            said = self._answers[parallel](*given)
             pace.measured(parallel, perf_counter() - start)
-        if guard.ACTIVE and not refused:
+        if guard.ACTIVE and said == DONE:
             self.check_guards([bound], 0)
-        return refused
+        return said
 
     def takes_long(self, bound: Bound, tiles: int) -> bool:
         """Whether Ctrl-C must be able to cancel a pass over so many tiles."""

@@ -43,7 +43,9 @@ class Pace:
     True
     """
 
-    _ended = float("-inf")  # when the last call ended, of any pace: the passes of a network share threads and caches
+    # When the last call ended, of any pace: the passes of a network share threads and caches. In a list, because after
+    # a change of a class attribute Python looks up all others of the class anew.
+    _ended = [float("-inf")]
 
     def __init__(self) -> None:
         self.threaded = True  # the way in use, except in trials of the other way
@@ -62,7 +64,7 @@ class Pace:
 
     def parallel(self) -> bool:
         """Whether the next call should use threads."""
-        at_once = time.perf_counter() - Pace._ended < IDLE_SECONDS and not self._new
+        at_once = time.perf_counter() - self._ended[0] < IDLE_SECONDS and not self._new
         self._pauses, self._new = 0 if at_once else self._pauses + 1, False
         self._warm = self._pauses == 0 or self._pauses > PAUSES_IN_A_ROW
         if not self._warm and self._trial is None and not self.threaded:  # the disturbance may have ended
@@ -71,7 +73,7 @@ class Pace:
 
     def measured(self, parallel: bool, seconds: float) -> None:
         """Takes in the time of a call."""
-        Pace._ended = time.perf_counter()
+        self._ended[0] = time.perf_counter()
         if self._trial is not None:
             self._trial.append(seconds)
             self._spent += seconds
@@ -94,7 +96,7 @@ class Pace:
 
     def rested(self) -> None:
         """Takes in that a call has ended that was not measured."""
-        Pace._ended = time.perf_counter()
+        self._ended[0] = time.perf_counter()
         self.rests -= 1
 
     def _decide(self, seconds: float) -> None:

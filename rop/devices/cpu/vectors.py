@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,8 +110,8 @@ class Vectors:
         return copy
 
     def given(
-        self, results: list[np.ndarray], orders: tuple[int, ...], w: np.ndarray, v: np.ndarray | None
-    ) -> list[np.ndarray]:
+        self, results: Sequence[np.ndarray], orders: tuple[int, ...], w: np.ndarray, v: np.ndarray | None
+    ) -> Sequence[np.ndarray]:
         """Results are fresh arrays already."""
         return results
 

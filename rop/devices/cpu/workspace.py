@@ -8,7 +8,7 @@ on threads or on the memory limit, so neither changes a bit of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
 from rop.devices.cpu.regions import Regions, Tiling
 from rop.devices.cpu.vectors import CACHE_LINE, Vectors, aligned
-from rop.devices.workspace import FACTORIAL, Orders, Workspace
+from rop.devices.workspace import FACTORIAL, Orders, Position, Workspace, pass_of
 from rop.graph import Graph
 from rop.kernels import warm
 from rop.kernels.cpu import batchnorm, interpreter, transfer
@@ -43,8 +43,8 @@ class Pass:
 
     bound: Bound
     results: list[np.ndarray]
-    ends: np.ndarray  # for questions about short vectors: where w, v and the results are, and factors of these,
-    question: int  # the address of this table, or 0 if the pass runs by itself,
+    table: np.ndarray  # for questions about short vectors (see ``transfer._ask``),
+    question: int  # its address, or 0 if the pass runs by itself,
     missing: list[np.ndarray]  # and what stands for the results that other questions have
     data: Data | None = None
     places: dict[str, int] = field(default_factory=dict)  # addresses of vectors that it reads elsewhere
@@ -71,13 +71,12 @@ class CpuWorkspace(Workspace):
         self._passes: dict[tuple[Orders, tuple[int, ...]], Pass] = {}
         self._lent: dict[str, np.ndarray] = {}  # long vectors that passes read where they are,
         self._places: dict[str, int] = {}  # and where passes find each vector that ever was one of them
-        self._waiting: dict[str, np.ndarray] = {}  # short vectors that the next question takes in,
-        self._check = True  # and whether they must be finite
+        self._answers: dict[tuple[int, tuple[int, ...]], Pass] = {}  # by their first order and the orders asked for
         self._ensure_compiled(training=one_chunk)
         self.vectors = Vectors(plan.graph.size, self.dtype)
         self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
-        self.execution = Execution(self.memory, self.forget)
-        self._questions, self._nothing = transfer.questions(self.dtype), np.empty(0, self.dtype)
+        self.execution = Execution(self.memory, self.dtype, self.forget)
+        self._nothing = np.empty(0, self.dtype)
         self._energies = [self.memory[f"energy{k}"][: self.tiles] for k in ORDERS]
 
     @classmethod
@@ -127,24 +126,13 @@ class CpuWorkspace(Workspace):
 
     def borrow(self, name: str, vector: np.ndarray, check: bool = True) -> bool:
         """Long vectors stay where they are: a copy costs twice, because its cache lines are in the core that wrote
-        them, while those of a vector that nobody writes are in both. Short ones wait for the pass."""
-        if not self.vectors.are_long:
-            self._waiting[name], self._check = vector, check
-            return True
+        them, while those of a vector that nobody writes are in both. Short ones are copied."""
         if name not in self.memory:
             self.ensure_direction(int(name[1:]))
+        if not self.vectors.are_long:
+            return self.vectors.copy_into(self.memory[name], vector) or not check
         self._lent[name], self._places[name] = vector, int(vector.ctypes.data)
         return not check or self.vectors.finite(vector)
-
-    def _take_in(self) -> None:
-        """Copies the short vectors that wait, for a pass that runs by itself."""
-        while self._waiting:
-            name, vector = self._waiting.popitem()
-            if name not in self.memory:
-                self.ensure_direction(int(name[1:]))
-            if not self.vectors.copy_into(self.memory[name], vector) and self._check:
-                self._waiting.clear()
-                raise self.not_finite(name)
 
     def settle(self, name: str, copy: np.ndarray | None = None) -> None:
         if name in self._lent:
@@ -154,9 +142,10 @@ class CpuWorkspace(Workspace):
             else:
                 self.borrow(name, copy, check=False)
 
-    def release(self, name: str) -> None:
-        if self._lent.pop(name, None) is not None:
-            self._places[name] = self.memory.address(name)
+    def release(self, *names: str) -> None:
+        for name in names:
+            if self._lent.pop(name, None) is not None:
+                self._places[name] = self.memory.address(name)
 
     def holds(self, name: str, vector: np.ndarray) -> bool:
         return self.vectors.equal(self.memory[name], vector)
@@ -213,11 +202,6 @@ class CpuWorkspace(Workspace):
 
     def bound(self, orders: Orders, results: tuple[int, ...]) -> Pass:
         """A pass ready to run on the current batch and vectors."""
-        self._take_in()
-        return self._ready(orders, results)
-
-    def _ready(self, orders: Orders, results: tuple[int, ...]) -> Pass:
-        """A pass on the current batch; short vectors may be waiting."""
         ready = self._passes.get((orders, results))
         if ready is None:
             ready = self._passes[orders, results] = self._make_pass(orders, results)
@@ -240,19 +224,21 @@ class CpuWorkspace(Workspace):
         bound = Bound(code, self.memory.table, self.dtype)
         whole = self.chunk == self.tiles and not self.execution.takes_long(bound, self.tiles)
         short = whole and not self.vectors.are_long and 0 < len(names) <= transfer.RESULTS
-        ends = self._ends(orders, results) if short else self._nothing
+        table = self._question(orders, results, bound) if short else self._nothing
+        question = int(table.ctypes.data) if short else 0
         missing = [self._nothing] * (transfer.RESULTS - len(names))
-        question = int(ends.ctypes.data) if short else 0
-        return Pass(bound, [self.memory[name][:n] for name in names], ends, question, missing)
+        return Pass(bound, [self.memory[name][:n] for name in names], table, question, missing)
 
-    def _ends(self, orders: Orders, results: tuple[int, ...]) -> np.ndarray:
-        """The table of ``transfer.questions``: where w, v and the results are, and the factors of the results."""
-        ends = np.zeros(2 + 2 * transfer.RESULTS, np.int64)
-        ends[:2] = self.memory.address("w"), self.memory.address("v0")
+    def _question(self, orders: Orders, results: tuple[int, ...], bound: Bound) -> np.ndarray:
+        """The table of ``transfer._ask`` for a pass over all tiles."""
+        words = {transfer.W: self.memory.address("w"), transfer.V: self.memory.address("v0")}
         for place, i in enumerate(results):
-            ends[2 + place] = self.memory.address(result_region(orders, i))
-            ends[2 + transfer.RESULTS + place] = FACTORIAL[orders[i][0]]
-        return ends
+            words[transfer.RESULT + place] = self.memory.address(result_region(orders, i))
+            words[transfer.FACTOR + place] = int(FACTORIAL[orders[i][0]])
+        table, stages, count = bound.address
+        words |= {transfer.TABLE: table, transfer.STAGES: stages, transfer.STAGE_COUNT: count}
+        words |= {transfer.TILES: self.tiles, transfer.ASKED: self.execution.asked_address}
+        return np.array([words.get(i, 0) for i in range(transfer.WORDS)], np.int64)
 
     def reserve_results(self, orders: Orders, results: tuple[int, ...]) -> None:
         """Makes sure that there is memory for the results of a pass."""
@@ -267,20 +253,33 @@ class CpuWorkspace(Workspace):
             self.forget()
             self.memory["scale"][0] = data.scale
 
-    def derivatives(self, orders: Orders, results: tuple[int, ...]) -> list[np.ndarray]:
-        """For short vectors all is done in one compiled call."""
-        ready = self._ready(orders, results)
+    def _run_orders(self, position: Position, orders: tuple[int, ...], v: np.ndarray | None) -> Sequence[np.ndarray]:
+        """For short vectors one compiled call takes w and v in, runs the pass and hands the results out. It also finds
+        out whether v is the direction that is resident; if it is not, order 1 has to run, too."""
+        if self.vectors.are_long:
+            return super()._run_orders(position, orders, v)
+        w = nothing = self._nothing
+        if self._position is not position:
+            self._turn_to(position)
+            w = position.w
+        first = self._first_order(position, orders)
+        ready = self._answers.get((first, orders))
+        if ready is None or ready.data is not self._data:
+            ready = self._answers[first, orders] = self.bound(*pass_of(first, orders))
         if not ready.question:
-            return super().derivatives(orders, results)
-        take, nothing, size = self._waiting.pop, self._nothing, self.vectors.count
-        vectors = take("w", nothing), take("v0", nothing)
-        fresh = [np.empty(size, self.dtype) for _ in results]
-        refused = self.execution.ask(
-            self._questions, ready.bound, self.tiles, ready.question, self._check, *vectors, *fresh, *ready.missing
-        )
-        if refused:
-            raise self.not_finite("w" if refused == 1 else "v")
-        return fresh
+            return super()._run_orders(position, orders, v)
+        wanted = (transfer.FINITE if position.check_finite else 0) | (transfer.SAME if first == 2 else 0)
+        n, dtype = self.vectors.count, self.dtype
+        fresh = [np.empty(n, dtype) for _ in orders]  # rows of one array would take longer
+        self._has_direction = first == 2
+        given = ready.question, wanted, w, nothing if v is None else v, *fresh, *ready.missing
+        said = self.execution.ask(ready.bound, self.tiles, given)
+        if said == transfer.DONE:
+            return fresh
+        if said == transfer.OTHER_V:
+            self._has_direction = False
+            return self._run_orders(position, orders, v)
+        raise self.not_finite("w" if said == transfer.BAD_W else "v")
 
     def run(self, orders: Orders, results: tuple[int, ...], into: list[np.ndarray] | None = None) -> list[np.ndarray]:
         """Runs (order, direction) pairs over all tiles; returns the parameter gradients of the positions ``results``

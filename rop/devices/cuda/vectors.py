@@ -7,6 +7,7 @@ the vector alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Vectors:
         """A copy of w on the same side."""
         return self.copy(w) if on_device(w) else w.copy()
 
-    def given(self, results: list[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None) -> list[Vector]:
+    def given(self, results: Sequence[Vector], orders: tuple[int, ...], w: Vector, v: Vector | None) -> list[Vector]:
         """Copies of results: that of order 0 on the same side as w, the others on the same side as v."""
         return [self._given(result, w if k == 0 else v) for k, result in zip(orders, results, strict=True)]
 

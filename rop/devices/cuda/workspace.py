@@ -125,7 +125,7 @@ class CudaWorkspace(Workspace):
     def settle(self, name: str, copy: Vector | None = None) -> None:
         """A vector that was borrowed has been copied already."""
 
-    def release(self, name: str) -> None:
+    def release(self, *names: str) -> None:
         """Nothing is held: a vector that was borrowed has been copied."""
 
     def _copy(self, region: Vector, vector: Vector) -> None:

@@ -1,6 +1,6 @@
 """Vectors of parameters on their way in and out of the engine: copied, checked and scaled in one run over them.
 
-A question about short vectors is answered by one compiled call (``questions``): it takes w and v in, runs a pass and
+A question about short vectors is answered by one compiled call (``answers``): it takes w and v in, runs a pass and
 hands the results out. In Python each of these steps would take as long as a tenth of a small network's pass.
 """
 
@@ -15,8 +15,7 @@ from numba import prange, types
 
 from rop.kernels.compile import LOOP_MATH, OPTIONS, KernelCache, PerPrecision, loop, real, specialised
 from rop.kernels.cpu.interpreter import load_threads, version
-from rop.kernels.cpu.memory import reals
-from rop.kernels.cpu.vector import peek
+from rop.kernels.cpu.memory import integers, reals
 
 PARTS = 8  # slices that threads share …
 LONG = 1 << 16  # … of a vector that has at least this many numbers
@@ -103,26 +102,38 @@ def _scale(target, factor, parts):
         _multiply(target[n * part // parts : n * (part + 1) // parts], real(factor))
 
 
-RESULTS = 3  # of a question, at most
+RESULTS = 3  # of a question, at most: one for each order
+# The words of a question, int64: where w, v and its results are in the workspace, the factors of the results, and the
+# pass with what the interpreter is told besides.
+(W, V, RESULT, FACTOR, TABLE, STAGES, STAGE_COUNT, TILES, ASKED, WORDS) = (0, 1, 2, 5, 8, 9, 10, 11, 12, 13)
+# What an answer must find: finite numbers, and a v that is equal to the one that was taken in last.
+FINITE, SAME = 1, 2
+# What it says: all is done, or why the pass has not run.
+DONE, BAD_W, BAD_V, OTHER_V = range(4)
 run: Any = None  # the interpreter, which ``_asked`` binds
 
 
-def _ask(ends, check, w, v, result_0, result_1, result_2, table, stages, count, tiles, first, asked):
-    """Takes in w and v, runs a pass, and hands out its results; arrays that are empty are left out. Returns 0, or,
-    without running the pass, 1 or 2 if ``check`` asks for it and w or v is not finite. ``ends`` is the address of those
-    of w, v and the results in the workspace, and of the factors of the results."""
-    if w.size > 0 and _copy(reals(peek(ends), w.size), w) != 0 and check:
-        return 1
-    if v.size > 0 and _copy(reals(peek(ends + 8), v.size), v) != 0 and check:
-        return 2
-    run(table, stages, count, tiles, first, asked)
+def _ask(question, wanted, w, v, result_0, result_1, result_2):
+    """Takes in w and v, runs the pass of a question, whose address this is, and hands out its results; arrays that are
+    empty are left out. ``wanted`` has the bits of FINITE and SAME; with SAME v is compared instead of taken in."""
+    at = integers(question, WORDS)
+    if w.size > 0 and _copy(reals(at[W], w.size), w) != 0 and wanted & FINITE:
+        return BAD_W
+    if v.size > 0:
+        kept = reals(at[V], v.size)
+        if wanted & SAME:
+            if _differences(kept, v) != 0:
+                return OTHER_V
+        elif _copy(kept, v) != 0 and wanted & FINITE:
+            return BAD_V
+    run(at[TABLE], at[STAGES], at[STAGE_COUNT], at[TILES], 0, at[ASKED])
     if result_0.size > 0:
-        _hand_out(result_0, reals(peek(ends + 16), result_0.size), real(peek(ends + 40)))
+        _hand_out(result_0, reals(at[RESULT], result_0.size), real(at[FACTOR]))
     if result_1.size > 0:
-        _hand_out(result_1, reals(peek(ends + 24), result_1.size), real(peek(ends + 48)))
+        _hand_out(result_1, reals(at[RESULT + 1], result_1.size), real(at[FACTOR + 1]))
     if result_2.size > 0:
-        _hand_out(result_2, reals(peek(ends + 32), result_2.size), real(peek(ends + 56)))
-    return 0
+        _hand_out(result_2, reals(at[RESULT + 2], result_2.size), real(at[FACTOR + 2]))
+    return DONE
 
 
 def entry_name(function: str, dtype: Any, parallel: bool) -> str:
@@ -167,7 +178,7 @@ def _asked(parallel: bool, dtype: Any) -> Any:
     made._cache = KernelCache(entry_name("_ask", dtype, parallel))
     real = numba.from_dtype(np.dtype(dtype))
     vectors = (_given(real),) * 2 + (_vector(real),) * RESULTS
-    made.compile((types.int64, types.boolean, *vectors) + (types.int64,) * 6)
+    made.compile((types.int64, types.int64, *vectors))
     made.disable_compile()
     return made
 
@@ -195,7 +206,7 @@ def serial(name: str, dtype: Any) -> Any:
     return FUNCTIONS[name][False].made(np.dtype(dtype).type)
 
 
-def questions(dtype: Any) -> dict[bool, Any]:
+def answers(dtype: Any) -> dict[bool, Any]:
     """``_ask`` with threads and without."""
     return _Versions(_asks, np.dtype(dtype).type)
 
