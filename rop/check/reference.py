@@ -121,8 +121,19 @@ def logsoftmax(layer: layers.LogSoftmax, use: Use, x: Tensor) -> Tensor:
 
 # ------------------------------------------------------------------------------------------------- elementwise layers
 def by_function(layer: Elementwise, use: Use, x: Tensor) -> Tensor:
-    """An activation by the function of torch that its record names."""
-    return record_of(layer, "reference").find("function")(x, *layer.parameters)
+    """An activation by the function of torch that its record names, which has arguments of the same names."""
+    record = record_of(layer, "reference")
+    return record.find("function")(x, **{name: getattr(layer, name) for name in signature(record.kind).parameters})
+
+
+def mish(layer: layers.Mish, use: Use, x: Tensor) -> Tensor:
+    """In primitives: torch's own gives NaN at second order for large x."""
+    return x * torch.tanh(F.softplus(x))
+
+
+def hardsigmoid(layer: layers.Hardsigmoid, use: Use, x: Tensor) -> Tensor:
+    """In primitives: torch's own cannot be differentiated twice, and has the slope 1/6 in float32 only."""
+    return F.relu6(x + 3) / 6
 
 
 def gelu(layer: layers.GELU, use: Use, x: Tensor) -> Tensor:

@@ -41,12 +41,15 @@ from rop.layers.kinds import record_of
 from rop.layers.loss import Loss
 
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
-APART = 0.5  # distance between any two inputs, and twice their distance from 0, for layers with kinks
+APART = 0.5  # distance between any two inputs, and twice their distance from kinks, for layers that have them
 SAMPLES, FEW_SAMPLES = (
     17,
     5,
 )  # 17 fill a tile of the engine's lanes and a part of the next; 5 on images, where W is large
 SMALL_STEP = 2.0**-5  # first step of differences where kinks may be near
+
+Kinks = tuple[float, ...]
+EQUAL: Kinks = (math.nan,)  # no number, but 0 and wherever two inputs are equal
 
 Orders = tuple[Numbers, Numbers, Numbers]  # 0, 1, 2
 
@@ -163,14 +166,14 @@ class _WithInputs(Stand):
         units = np.eye(columns).reshape(self.samples, *pixels, columns)
         return np.ascontiguousarray(np.moveaxis(units, -1, 1))
 
-    def _place_inputs(self, apart: bool, seed: int) -> None:
+    def _place_inputs(self, kinks: Kinks, seed: int) -> None:
         """Write the inputs into W and the identity into A, and scale v so that no input moves faster than 1."""
         rng = np.random.default_rng([seed, 7])
         self.v = rng.standard_normal(self.net.size)
         speed = 0.0
         for layer_w, layer_a, shape in zip(self._W, self._A, self._shapes, strict=True):
             (w_part,), (a_part,) = self.slices(layer_w), self.slices(layer_a)
-            self.w[w_part] = _values(shape, self.samples, apart, rng).ravel()
+            self.w[w_part] = _values(shape, self.samples, kinks, rng).ravel()
             self.w[a_part] = np.eye(shape[0]).ravel()
             u0, u1 = (vector[w_part].reshape(shape[0], -1) for vector in (self.w, self.v))
             speed = max(speed, float(np.abs(u1 + self.v[a_part].reshape(shape[0], -1) @ u0).max()))
@@ -199,8 +202,8 @@ class LayerStand(_WithInputs):
     """A layer between inputs W and a reader C; shapes are those of its inputs, without the batch."""
 
     def __init__(self, layer: Layer, shapes: tuple[Shape, ...], *, training: bool = True, seed: int = 0):
-        apart = selects(layer)
-        if apart:
+        kinks = kinks_of(layer)
+        if kinks:
             self.first_step = APART / 2
         elif has_kinks(layer):
             self.kinks, self.first_step = True, SMALL_STEP
@@ -213,7 +216,7 @@ class LayerStand(_WithInputs):
         super().__init__(net, NLL(reduction="sum"), self._data(), np.arange(count), training=training, seed=seed)
         (d_part,) = self.slices(self._D)
         self.w[d_part] = np.eye(count).ravel()
-        self._place_inputs(apart, seed)
+        self._place_inputs(kinks, seed)
         self.parts = {FORWARD: self.slices(self._C), TO_INPUT: [part for one in self._W for part in self.slices(one)]}
         if layer.parameter_shapes():
             self.parts[TO_WEIGHTS] = self.slices(layer)
@@ -239,7 +242,7 @@ class LossStand(_WithInputs):
         x = Input()
         (z,) = self._inputs(x, (shape,))
         super().__init__(Graph(x, z), loss, self._data(), y, seed=seed)
-        self._place_inputs(False, seed)
+        self._place_inputs((), seed)
         self.energy = FORWARD
         self.parts = {TO_INPUT: [part for one in self._W for part in self.slices(one)]}
 
@@ -249,19 +252,26 @@ def has_kinks(layer: Layer) -> bool:
     """Whether differences must not step over a point where the layer has no derivative."""
     if type(layer) is Elementwise:
         return jumps(layer.function, layer.parameters)
-    return selects(layer)
+    return bool(kinks_of(layer))
 
 
-def selects(layer: Layer) -> bool:
-    """Whether the layer picks a map at order 0 (family select): it has kinks where it would pick another one."""
-    return record_of(layer, "check").family == "select"
+def kinks_of(layer: Layer) -> Kinks:
+    """The inputs where the layer has no derivative, as far as its class knows them. One of family select, which picks
+    a map at order 0, has them at 0, or (max pooling) where two inputs are the same."""
+    if record_of(layer, "check").family == "select":
+        return EQUAL
+    return layer.seams if isinstance(layer, Elementwise) else ()
 
 
-def _values(shape: Shape, samples: int, apart: bool, rng: np.random.Generator) -> np.ndarray:
-    """Inputs (channels, pixels of all samples): normal, or so far apart that no kink is near."""
+def _values(shape: Shape, samples: int, kinks: Kinks, rng: np.random.Generator) -> np.ndarray:
+    """Inputs (channels, pixels of all samples): normal, or so far apart or aside that no kink is near."""
     channels, pixels = shape[0], math.prod(shape[1:])
-    if not apart:
+    if not kinks:
         return rng.standard_normal((channels, samples * pixels))
+    if kinks is not EQUAL:
+        grid = np.linspace(min(kinks) - 2, max(kinks) + 2, 199)
+        aside = np.abs(grid[:, None] - np.array(kinks)).min(axis=1) >= APART / 2
+        return rng.choice(grid[aside], (channels, samples * pixels))
     steps = np.stack([rng.permutation(max(pixels, 8))[:pixels] for _ in range(channels * samples)])
     return APART * (steps - max(pixels, 8) // 2 + 0.5).reshape(channels, samples * pixels)
 

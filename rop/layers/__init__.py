@@ -24,7 +24,24 @@ from rop.layers.record import sort as _sort
 if TYPE_CHECKING:  # for type checkers, to which __getattr__ says no more than that there is something
     from rop.layers.batchnorm import BatchNorm1d, BatchNorm2d
     from rop.layers.conv import Conv2d
-    from rop.layers.elementwise import GELU, Elementwise, Sigmoid, SiLU, Softplus, Tanh
+    from rop.layers.elementwise import (
+        CELU,
+        ELU,
+        GELU,
+        SELU,
+        Elementwise,
+        Hardsigmoid,
+        Hardswish,
+        Hardtanh,
+        LogSigmoid,
+        Mish,
+        ReLU6,
+        Sigmoid,
+        SiLU,
+        Softplus,
+        Softsign,
+        Tanh,
+    )
     from rop.layers.linear import Linear
     from rop.layers.loss import MSE, NLL, BCEWithLogits, CrossEntropy
     from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d

@@ -132,6 +132,84 @@ def gelu_tanh(x: float) -> Derivatives:
     return x * half, half + 0.5 * x * t1, t1 + 0.5 * x * t2, 1.5 * t2 + 0.5 * x * t3
 
 
+def mish(x: float) -> Derivatives:
+    """y = x t, t = tanh(softplus(x)); y′ = t + x t′, y″ = 2 t′ + x t″, y‴ = 3 t″ + x t‴.
+
+    t′ = d s, t″ = d (s′ − 2 t s²), t‴ = d (s″ − 6 t s s′ + (6 t² − 2) s³) with d = 1 − t² and s the sigmoid. With
+    a = 1 + e^x, t = (a² − 1)/(a² + 1) and d = 4 a²/(a² + 1)², here as polynomials of e^−|x|, so that nothing cancels.
+    """
+    e = math.exp(-abs(x))
+    right = x >= 0
+    high = 1 / (1 + e)
+    s = high if right else e * high
+    s1 = e * high * high
+    s2 = (1 - e) * high * s1 * (-1.0 if right else 1.0)
+    over = 1 / ((1 + 2 * e + 2 * e * e) if right else (2 + 2 * e + e * e))
+    t = ((1 + 2 * e) if right else e * (2 + e)) * over
+    root = 2 * (e if right else 1.0) * (1 + e) * over
+    d = root * root
+    t1 = d * s
+    t2 = d * (s1 - 2 * t * s * s)
+    t3 = d * (s2 - 6 * t * s * s1 + (6 * t * t - 2) * s * s * s)
+    return x * t, t + x * t1, 2 * t1 + x * t2, 3 * t2 + x * t3
+
+
+def log_sigmoid(x: float) -> Derivatives:
+    """y = −log(1 + e⁻ˣ); y′ = 1 − s, y″ = −s′, y‴ = −s″ with s the sigmoid."""
+    e = math.exp(-abs(x))
+    high = 1 / (1 + e)
+    s1 = e * high * high
+    s2 = (1 - e) * high * s1 * (-1.0 if x >= 0 else 1.0)
+    return min(x, 0.0) - math.log1p(e), e * high if x >= 0 else high, -s1, -s2
+
+
+def softsign(x: float) -> Derivatives:
+    """y = x a, a = 1/(1 + |x|); y′ = a², y″ = −2 σ a³, y‴ = 6 σ² a⁴ with σ = sign x, 0 at 0 (torch's convention)."""
+    a = 1 / (1 + abs(x))
+    sign = 1.0 if x > 0 else -1.0 if x < 0 else 0.0
+    d1 = a * a
+    return x / (1 + abs(x)), d1, -2 * sign * a * d1, 6 * sign * sign * d1 * d1
+
+
+# The functions below are made of pieces. At a seam every derivative is the one that torch returns there.
+
+
+def hardtanh(x: float, min_val: float, max_val: float) -> Derivatives:
+    """x between min_val and max_val, the nearer of them elsewhere; y′ is 1 or 0, and 0 at both."""
+    y = min_val if x <= min_val else max_val if x >= max_val else x
+    return y, 0.0 if x <= min_val or x >= max_val else 1.0, 0.0, 0.0
+
+
+def hardsigmoid(x: float) -> Derivatives:
+    """y = (x + 3)/6 between −3 and 3, and 0 or 1 elsewhere; y′ is 1/6 or 0, and 0 at ±3."""
+    y = 0.0 if x <= -3 else 1.0 if x >= 3 else x / 6 + 0.5
+    return y, 0.0 if x <= -3 or x >= 3 else 1 / 6, 0.0, 0.0
+
+
+def hardswish(x: float) -> Derivatives:
+    """y = x (x + 3)/6 between −3 and 3, 0 below and x above; y′ = (2x + 3)/6, 0 or 1, and 0 at −3, 1 at 3."""
+    low, high = x <= -3, x >= 3
+    y = 0.0 if low else x if high else x * (x / 6 + 0.5)
+    d1 = 0.0 if low else 1.0 if high else x / 3 + 0.5
+    return y, d1, 0.0 if low or high else 1 / 3, 0.0
+
+
+def elu(x: float, left: float, right: float) -> Derivatives:
+    """y = right·x where x > 0, left·(eˣ − 1) elsewhere; at 0, y′ = left and y″ = y‴ = 0."""
+    low = min(x, 0.0)
+    e = left * math.exp(low)
+    rest = e if x < 0 else 0.0
+    return left * math.expm1(low) if x <= 0 else right * x, e if x <= 0 else right, rest, rest
+
+
+def celu(x: float, alpha: float) -> Derivatives:
+    """y = x where x > 0, α (e^(x/α) − 1) elsewhere; at 0, y′ = 1 and y″ = y‴ = 0."""
+    low = min(x, 0.0) / alpha
+    d1 = math.exp(low)
+    d2 = d1 / alpha if x < 0 else 0.0
+    return alpha * math.expm1(low) if x <= 0 else x, d1, d2, d2 / alpha
+
+
 # ---- layers ----------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +237,7 @@ class Elementwise(Layer):
 
     function: Scalar
     parameters: tuple[float, ...] = ()  # what it takes after x
+    seams: tuple[float, ...] = ()  # of the package's own that are made of pieces: the x where one ends
 
     def __init__(self, function: Scalar, *parameters: float) -> None:
         if len(parameters) > MOST_PARAMETERS:
@@ -267,3 +346,100 @@ class SiLU(Builtin):
     """x times the sigmoid of x."""
 
     function = staticmethod(silu)
+
+
+@record.activation("torch.nn.functional:mish", reference="rop.check.reference:mish")
+class Mish(Builtin):
+    """x tanh(log(1 + eˣ))."""
+
+    function = staticmethod(mish)
+
+
+@record.activation("torch.nn.functional:logsigmoid")
+class LogSigmoid(Builtin):
+    """log of the sigmoid."""
+
+    function = staticmethod(log_sigmoid)
+
+
+@record.activation("torch.nn.functional:softsign")
+class Softsign(Builtin):
+    """x / (1 + |x|)."""
+
+    function = staticmethod(softsign)
+    seams = (0.0,)
+
+
+@record.activation("torch.nn.functional:hardtanh", examples=((), (-0.5, 2.0)))
+class Hardtanh(Builtin):
+    """x, but at least min_val and at most max_val; the slope at both is 0."""
+
+    function = staticmethod(hardtanh)
+    min_val: float
+    max_val: float
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        min_val = check_float("Hardtanh", "min_val", min_val)
+        max_val = check_float("Hardtanh", "max_val", max_val)
+        if not min_val < max_val:
+            raise ArgumentError(f"Hardtanh: min_val must be below max_val, got {min_val} and {max_val}")
+        self._set(min_val=min_val, max_val=max_val, parameters=(min_val, max_val), seams=(min_val, max_val))
+
+
+@record.activation("torch.nn.functional:relu6")
+class ReLU6(Builtin):
+    """x, but at least 0 and at most 6; the slope at both is 0."""
+
+    function = staticmethod(hardtanh)
+    parameters = seams = (0.0, 6.0)
+
+
+@record.activation("torch.nn.functional:hardsigmoid", reference="rop.check.reference:hardsigmoid")
+class Hardsigmoid(Builtin):
+    """(x + 3)/6, but at least 0 and at most 1; the slope at ±3 is 0."""
+
+    function = staticmethod(hardsigmoid)
+    seams = (-3.0, 3.0)
+
+
+@record.activation("torch.nn.functional:hardswish")
+class Hardswish(Builtin):
+    """x times the Hardsigmoid of x; the slope is 0 at −3 and 1 at 3."""
+
+    function = staticmethod(hardswish)
+    seams = (-3.0, 3.0)
+
+
+@record.activation("torch.nn.functional:elu", examples=((), (0.5,)))
+class ELU(Builtin):
+    """x where x > 0, α (eˣ − 1) elsewhere; the slope at 0 is α."""
+
+    function = staticmethod(elu)
+    seams = (0.0,)
+    alpha: float
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        alpha = check_float("ELU", "alpha", alpha)
+        self._set(alpha=alpha, parameters=(alpha, 1.0))
+
+
+@record.activation("torch.nn.functional:selu")
+class SELU(Builtin):
+    """λ x where x > 0, λ α (eˣ − 1) elsewhere; the λ and α keep mean 0 and variance 1, and the slope at 0 is λ α."""
+
+    function = staticmethod(elu)
+    seams = (0.0,)
+    parameters = (1.0507009873554805 * 1.6732632423543772, 1.0507009873554805)  # λ α and λ
+
+
+@record.activation("torch.nn.functional:celu", examples=((), (2.0,)))
+class CELU(Builtin):
+    """x where x > 0, α (e^(x/α) − 1) elsewhere, for an α above 0; the slope at 0 is 1."""
+
+    function = staticmethod(celu)
+    seams = (0.0,)
+    alpha: float
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        alpha = check_float("CELU", "alpha", alpha, positive=True)
+        self._set(alpha=alpha, parameters=(alpha,))

@@ -2,7 +2,11 @@
 
 A specialisation depends on the orders of a pass, on which orders of a layer's input are not zero, on options of the
 layer, and on its size. ``networks`` has every layer and every loss behind inputs of every kind, in every size that
-matters; ``specialisations`` is what all passes of the engine over them ask for. Lowering a network needs no device.
+matters; ``requested`` is what all passes of the engine over them ask for. Lowering a network needs no device.
+
+``specialisations`` are those that are compiled, assembled and executed: all, but of the activations. Their kernels
+differ in nothing but the scalar function, so that one of them, the longest, stands for all in the forms for part of the
+orders, and the others are examined in the form that has all of it: every order, of inputs with every order.
 """
 
 from __future__ import annotations
@@ -119,6 +123,14 @@ OWN = (rop.Elementwise(square), rop.Elementwise(steep, 0.5), rop.Elementwise(bel
 JOINS: dict[str, Any] = {"Add": rop.Add, "Concat": rop.Concat}
 
 
+STANDS_FOR_ALL = elementwise.gelu_tanh
+
+
+def is_examined(options: Options) -> bool:
+    """Whether a form is examined itself, and not another activation's in its place."""
+    return options.get("of", STANDS_FOR_ALL) is STANDS_FOR_ALL or options["orders"] == options["levels"] == EVERY
+
+
 def is_own(options: Options) -> bool:
     """Whether a kernel is that of a user's own activation."""
     return "of" in options and options["of"].__module__ != elementwise.__name__
@@ -190,11 +202,17 @@ def requested() -> frozenset[Request]:
 
 @cache
 def specialisations() -> dict[str, list[Options]]:
-    """The options of every kernel: those that are asked for, or none where there is nothing to choose."""
+    """The options of every kernel that are examined, or none where there is nothing to choose."""
     from rop.kernels.cuda.compile import no_options
 
     ordered = sorted(requested(), key=lambda request: told(request[1]))  # the same in every process
+    examined = [(kernel, dict(options)) for kernel, options in ordered if is_examined(dict(options))]
     return {
-        name: [{}] if factory.names is no_options else [dict(options) for kernel, options in ordered if kernel == name]
+        name: [{}] if factory.names is no_options else [options for kernel, options in examined if kernel == name]
         for name, factory in sorted(factories().items())
     }
+
+
+def is_known(kernel: str, options: Options) -> bool:
+    """Whether a kernel that was launched is one that is asked for here, or has nothing to choose."""
+    return not options or (kernel, tuple(options.items())) in requested()

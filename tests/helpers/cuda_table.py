@@ -89,8 +89,9 @@ say by `tests/kernels/cuda/test_cuda_compile.py` ({tools()}). It lists each kern
 1 and 2 in one launch. Numbers with slashes are for compute capability 7.5 / 8.0 / 9.0 / 12.0. No kernel uses local
 memory or spills a register, none has an atomic update, and no float32 kernel a float64 instruction: this is tested for
 all {len(specs())}
-specialisations that the engine can ask for (`tests/helpers/cuda_requests.py`), of which those that are not listed here
-are compiled for the oldest and the newest generation only; what each of them computes is tested, too.
+forms that are examined (`tests/helpers/cuda_requests.py`), and so is what they compute: every specialisation that the
+engine can ask for, but of activations one stands for all where a pass computes part of the orders. Forms that are not
+listed here are compiled for the oldest and the newest generation only.
 
 - *Registers* per thread, *shared* memory per block in bytes: as `ptxas -v` reports them.
 - *Occupancy*: warps that a multiprocessor holds at a time, in percent of those it could hold, from registers, shared

@@ -201,7 +201,7 @@ ACTIVATION_CASES = [*(kind() for kind in layers.ACTIVATIONS.values()), GELU("tan
 @pytest.mark.parametrize("layer", ACTIVATION_CASES, ids=repr)
 def test_each_derivative_is_the_derivative_of_the_one_before(layer) -> None:
     step = 1e-5
-    for x in (-6.0, -2.3, -0.4, 0.0, 0.7, 1.1, 1.9, 5.0):
+    for x in (-6.0, -2.3, -0.4, 0.1, 0.7, 1.1, 1.9, 5.0):  # none of them a seam of a function made of pieces
         ahead = layer.function(x + step, *layer.parameters)
         behind = layer.function(x - step, *layer.parameters)
         at = layer.function(x, *layer.parameters)
@@ -214,5 +214,5 @@ def test_scalar_functions_are_finite_far_out_and_honest_about_nan(layer) -> None
     for x in (-1e4, -750.0, 750.0, 1e4):
         value, *derivatives = layer.function(x, *layer.parameters)
         assert np.isfinite([value, *derivatives]).all()
-        assert np.allclose(derivatives[1:], 0, atol=1e-12)
+        assert np.allclose(derivatives[1:], 0, atol=2 / abs(x) ** 3)  # 2/x³ is the curvature of Softsign
     assert np.isnan(layer.function(float("nan"), *layer.parameters)).any()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rop
 import rop.layers
-from rop.check.reference import output_shape, reference
+from rop.check.reference import gradient, output_shape, reference
+from rop.layers.kinds import record_of
 from tests.helpers.cases import CASES, LOSS_CASES, Case, made
 from tests.helpers.checker import check
 from tests.helpers.strategies import batch_sizes, seeds
@@ -145,6 +148,37 @@ def test_maxpool_passes_ties_to_the_first_maximum() -> None:
     assert grad[0] == 2.0 * 5.0  # 2·(output − target)·x at the first pixel
 
 
+IN_PIECES = [
+    *(layer for kind in rop.layers.ACTIVATIONS.values() if (layer := kind()).seams),
+    *(rop.Hardtanh(-0.5, 2.0), rop.ELU(2.0), rop.CELU(2.0)),
+]
+
+
+@pytest.mark.parametrize("layer", IN_PIECES, ids=repr)
+def test_activations_made_of_pieces_have_the_derivatives_of_torch_at_their_seams(layer: Any) -> None:
+    """At the seam, beside it, and where nothing is a number. torch cannot differentiate its Hardsigmoid twice."""
+    function = record_of(layer, "here").find("function")
+    arguments = {name: getattr(layer, name) for name in signature(type(layer)).parameters}
+    for number in (near for seam in layer.seams for near in (seam - 0.1, np.nextafter(seam, -9), seam, seam + 0.1)):
+        x = torch.tensor(number, dtype=torch.float64, requires_grad=True)
+        y = function(x, **arguments)
+        values = layer.function(float(number), *layer.parameters)
+        for k in range(2 if isinstance(layer, rop.Hardsigmoid) else 4):
+            y = gradient(y, x) if k else y
+            assert values[k] == pytest.approx(y.item(), rel=1e-7, abs=1e-15), f"derivative {k} at {number}"
+    assert np.isnan(layer.function(float("nan"), *layer.parameters)[0])
+
+
+def test_torch_cannot_differentiate_two_of_its_activations_twice() -> None:
+    """Why Mish and Hardsigmoid have references in primitives; a torch that can makes this fail."""
+    x = torch.tensor(1e4, dtype=torch.float64, requires_grad=True)
+    slope = gradient(torch.nn.functional.mish(x), x)
+    assert slope.item() == 1 and torch.isnan(gradient(slope, x))
+    slope = gradient(torch.nn.functional.hardsigmoid(x), x)
+    with pytest.raises(RuntimeError, match="not implemented"):
+        gradient(slope, x)
+
+
 FAR = [-1e8, -1e4, -200.0, -90.0, -40.0, -19.0, -5.0, 0.0, 5.0, 19.0, 40.0, 90.0, 200.0, 1e4, 1e8]
 
 
@@ -159,6 +193,16 @@ FAR = [-1e8, -1e4, -200.0, -90.0, -40.0, -19.0, -5.0, 0.0, 5.0, 19.0, 40.0, 90.0
         rop.SiLU(),
         rop.GELU(),
         rop.GELU("tanh"),
+        rop.Mish(),
+        rop.LogSigmoid(),
+        rop.Softsign(),
+        rop.Hardtanh(-0.5, 2.0),
+        rop.ReLU6(),
+        rop.Hardsigmoid(),
+        rop.Hardswish(),
+        rop.ELU(0.5),
+        rop.SELU(),
+        rop.CELU(2.0),
         rop.ReLU(),
         rop.LeakyReLU(),
     ],

@@ -144,20 +144,20 @@ def edited(folder: Path, places: Sequence[Place]) -> Copy:
 
 USED_ACTIVATION = """
 import torch, rop
-from rop import LogSigmoid
-assert rop.LogSigmoid is LogSigmoid is rop.layers.LAYERS["LogSigmoid"] and "LogSigmoid" in rop.__all__ + dir(rop)
+from rop import Tanhshrink
+assert rop.Tanhshrink is Tanhshrink is rop.layers.LAYERS["Tanhshrink"] and "Tanhshrink" in rop.__all__ + dir(rop)
 
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.linear, self.last = torch.nn.Linear(3, 2), torch.nn.LogSigmoid()
+        self.linear, self.last = torch.nn.Linear(3, 2), torch.nn.Tanhshrink()
     def forward(self, x):
-        return self.last(self.linear(torch.nn.functional.logsigmoid(x)))
+        return self.last(self.linear(torch.nn.functional.tanhshrink(x)))
 
 net, w, _ = rop.from_torch(Net())
-assert [type(layer).__name__ for layer in net.layers] == ["LogSigmoid", "Linear", "LogSigmoid"]
-assert isinstance(rop.to_torch(rop.Sequential(LogSigmoid()), w[:0])[0], torch.nn.LogSigmoid)
-assert rop.check.layer(LogSigmoid()).ok
+assert [type(layer).__name__ for layer in net.layers] == ["Tanhshrink", "Linear", "Tanhshrink"]
+assert isinstance(rop.to_torch(rop.Sequential(Tanhshrink()), w[:0])[0], torch.nn.Tanhshrink)
+assert rop.check.layer(Tanhshrink()).ok
 """
 
 
@@ -165,8 +165,8 @@ def test_an_activation_takes_two_places(tmp_path: Path) -> None:
     places = recipe("An activation")
     assert len(places) == 2
     copy = edited(tmp_path, places)
-    copy.compare("LogSigmoid", "tests/layers/test_layers.py", "tests/test_errors.py")
-    copy.check("LogSigmoid", USED_ACTIVATION)
+    copy.compare("Tanhshrink", "tests/layers/test_layers.py", "tests/test_errors.py")
+    copy.check("Tanhshrink", USED_ACTIVATION)
 
 
 USED_LOSS = """

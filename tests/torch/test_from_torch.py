@@ -160,6 +160,11 @@ FORWARDS: dict[str, tuple[tuple[int, ...], Callable[..., Tensor]]] = {
     "tied": (FEATURES, lambda m, x: m.fc(torch.tanh(m.fc(x)))),
     "activations": (FEATURES, lambda m, x: F.gelu(F.silu(F.softplus(F.leaky_relu(m.fc(x), 0.2)), inplace=False))),
     "activation options": (FEATURES, lambda m, x: F.gelu(F.softplus(m.fc(x), 2, threshold=3), approximate="tanh")),
+    "activations in pieces": (
+        FEATURES,
+        lambda m, x: F.hardsigmoid(F.hardswish(F.relu6(F.hardtanh(F.elu_(F.celu(F.selu(m.fc(x)), 2.0)), -0.5, 2)))),
+    ),
+    "smooth activations": (FEATURES, lambda m, x: F.softsign(F.logsigmoid(F.mish(m.fc(x))))),
     "methods": (FEATURES, lambda m, x: m.fc(x).tanh().sigmoid().relu().softmax(-1).contiguous()),
     "log_softmax": (FEATURES, lambda m, x: F.log_softmax(m.fc(x), dim=1)),
     "dropout that drops nothing": (FEATURES, lambda m, x: F.dropout(m.fc(x), 0.5, training=False)),
@@ -215,8 +220,10 @@ def test_forwards(what: str) -> None:
         nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4, eps=0.1, momentum=0.5, affine=False), nn.Softmax(-1)),
         nn.Sequential(nn.Sequential(nn.Linear(6, 4), nn.SiLU()), nn.Sequential(nn.GELU("tanh"), nn.LogSoftmax(1))),
         nn.DataParallel(nn.Linear(6, 3)),
+        nn.Sequential(nn.Linear(6, 6), nn.ELU(0.5), nn.CELU(2.0), nn.SELU(inplace=True), nn.Mish(), nn.Softsign()),
+        nn.Sequential(nn.Linear(6, 6), nn.Hardtanh(-0.5, 3.0), nn.ReLU6(), nn.Hardswish(), nn.Hardsigmoid()),
     ],
-    ids=["one layer", "nothing", "batchnorm", "nested", "wrapped"],
+    ids=["one layer", "nothing", "batchnorm", "nested", "wrapped", "smooth", "in pieces"],
 )
 def test_modules(module: nn.Module) -> None:
     x = torch.randn(7, 6)
@@ -292,7 +299,10 @@ def function(forward: Callable[..., Any]) -> Callable[[], nn.Module]:
 REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "not a module": (lambda: np.zeros(3), ("nn.Module", "ndarray")),
     "scripted": (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), ("scripted", "made from")),
-    "unknown layer": (lambda: nn.Sequential(nn.Sequential(nn.ELU())), ("0.0 (ELU)", "no such layer", "CONTRIBUTING")),
+    "unknown layer": (
+        lambda: nn.Sequential(nn.Sequential(nn.Hardshrink())),
+        ("0.0 (Hardshrink)", "no such layer", "CONTRIBUTING"),
+    ),
     "dropout": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)), ("1 (Dropout)", "p=0.3", "eval()")),
     "dropout function": (function(lambda m, x: F.dropout(m.fc(x), 0.5)), ("1 (torch.nn.functional.dropout", "eval()")),
     "padding mode": (lambda: nn.Conv2d(1, 1, 3, padding_mode="reflect"), ("0 (Conv2d)", "padding_mode='reflect'")),

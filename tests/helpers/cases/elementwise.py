@@ -57,6 +57,48 @@ gelu = Case(
     ),
 )
 
+mish = Case("Mish", with_arguments(anything), misused(rop.Mish))
+
+logsigmoid = Case("LogSigmoid", with_arguments(anything), misused(rop.LogSigmoid))
+
+softsign = Case("Softsign", with_arguments(anything), misused(rop.Softsign))
+
+relu6 = Case("ReLU6", with_arguments(anything), misused(rop.ReLU6))
+
+hardsigmoid = Case("Hardsigmoid", with_arguments(anything), misused(rop.Hardsigmoid))
+
+hardswish = Case("Hardswish", with_arguments(anything), misused(rop.Hardswish))
+
+selu = Case("SELU", with_arguments(anything), misused(rop.SELU))
+
+hardtanh = Case(
+    "Hardtanh",
+    with_arguments(anything, min_val=st.sampled_from([-1.0, -0.25, 0]), max_val=st.sampled_from([0.5, 1.0, 2])),
+    (
+        Refused(lambda: rop.Hardtanh(1.0, 1.0), ("Hardtanh", "min_val", "max_val", "1.0")),
+        Refused(lambda: rop.Hardtanh(max_val=float("inf")), ("Hardtanh", "max_val", "inf")),
+        Refused(lambda: untyped.Hardtanh("low"), ("Hardtanh", "min_val", "low"), error=TypeError),
+    ),
+)
+
+elu = Case(
+    "ELU",
+    with_arguments(anything, alpha=st.sampled_from([1.0, 0.25, 2, 0.0, -0.5])),
+    (
+        Refused(lambda: rop.ELU(float("nan")), ("ELU", "alpha", "nan")),
+        Refused(lambda: untyped.ELU(alpha="soft"), ("ELU", "alpha", "soft"), error=TypeError),
+    ),
+)
+
+celu = Case(
+    "CELU",
+    with_arguments(anything, alpha=st.sampled_from([1.0, 0.25, 2])),
+    (
+        Refused(lambda: rop.CELU(0.0), ("CELU", "alpha", "above 0", "0")),
+        Refused(lambda: untyped.CELU(alpha=None), ("CELU", "alpha", "None"), error=TypeError),
+    ),
+)
+
 elementwise = Case(
     "Elementwise",
     own_activations(),

@@ -10,7 +10,14 @@ from tests.helpers.cuda_cases.common import LANES, Array, Case, Setting, case, n
 from tests.helpers.cuda_cases.series import Jet, scalars
 from tests.helpers.cuda_requests import steep
 
-PARAMETERS: dict[Any, tuple[float, ...]] = {elementwise.softplus: (1.5, 2.0), steep: (0.75,), bell: (2.0, 3.0)}
+PARAMETERS: dict[Any, tuple[float, ...]] = {
+    elementwise.softplus: (1.5, 2.0),
+    elementwise.hardtanh: (-0.5, 1.25),
+    elementwise.elu: (0.75, 1.5),
+    elementwise.celu: (2.0,),
+    steep: (0.75,),
+    bell: (2.0, 3.0),
+}
 
 
 def _activation(s: Setting) -> tuple[dict[str, Any], dict[int, Array], Jet, Jet, Jet]:

@@ -33,13 +33,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def examined() -> Iterator[None]:
-    """Whatever a test launches is among the kernels that are compiled, assembled and executed as PTX elsewhere. (Only a
-    user's own activation cannot be.)"""
+    """Whatever a test launches is among the kernels that are compiled, assembled and executed as PTX elsewhere, or for
+    which others stand there. (Only a user's own activation cannot be.)"""
     yield
-    from tests.helpers.cuda_requests import factories, is_own, specialisations
+    from tests.helpers.cuda_requests import factories, is_known, is_own, requested
 
-    listed = specialisations()  # asking for them makes kernels, so it comes before the loop over those that were made
+    requested()  # asking for them makes kernels, so it comes before the loop over those that were made
     for kernel, factory in factories().items():
         for made in factory.made.values():
-            known = is_own(made.options) or made.options in listed[kernel]
+            known = is_own(made.options) or is_known(kernel, made.options)
             assert known, f"{made.title} is not in tests/helpers/cuda_requests.py"
