@@ -32,7 +32,7 @@ from rop.layers.base import Layer, Shape
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import record_of
-from rop.layers.loss import BCEWithLogits, Loss
+from rop.layers.loss import BCEWithLogits, KLDiv, Loss
 
 State = Mapping[str, np.ndarray]
 Function = Callable[[Tensor], Tensor]
@@ -265,6 +265,12 @@ def bcewithlogits(loss: BCEWithLogits, out: Tensor, y: Tensor) -> Tensor:
     mask, t = known.to(out.dtype), torch.where(known, y, 0.0)
     total = F.binary_cross_entropy_with_logits(out, t, weight=mask, pos_weight=p, reduction="sum")
     return total / max(1, int(known.sum())) if loss.reduction == "mean" else total
+
+
+def kldiv(loss: KLDiv, out: Tensor, y: Tensor) -> Tensor:
+    """torch's divergence; its own "mean", over all numbers as here, warns of becoming another one."""
+    total = F.kl_div(out, y, reduction="sum", log_target=loss.log_target)
+    return total / {"sum": 1, "mean": out.numel(), "batchmean": len(out)}[loss.reduction]
 
 
 def loss_value(loss: Loss, out: Tensor, y: Tensor) -> Tensor:

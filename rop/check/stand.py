@@ -38,7 +38,7 @@ from rop.layers import NLL, Conv2d, Flatten, Linear
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import record_of
-from rop.layers.loss import Loss
+from rop.layers.loss import Loss, Separable
 
 FORWARD, TO_INPUT, TO_WEIGHTS = "forward", "to input", "to weights"
 APART = 0.5  # distance between any two inputs, and twice their distance from kinks, for layers that have them
@@ -242,7 +242,11 @@ class LossStand(_WithInputs):
         x = Input()
         (z,) = self._inputs(x, (shape,))
         super().__init__(Graph(x, z), loss, self._data(), y, seed=seed)
-        self._place_inputs((), seed)
+        kinks = tuple(np.unique(np.add.outer(y, loss.seams)).tolist()) if isinstance(loss, Separable) else ()
+        if kinks:
+            self.first_step = APART / 2 if len(beside(kinks)) else SMALL_STEP
+            self.kinks = not len(beside(kinks))
+        self._place_inputs(() if self.kinks else kinks, seed)
         self.energy = FORWARD
         self.parts = {TO_INPUT: [part for one in self._W for part in self.slices(one)]}
 
@@ -269,11 +273,15 @@ def _values(shape: Shape, samples: int, kinks: Kinks, rng: np.random.Generator) 
     if not kinks:
         return rng.standard_normal((channels, samples * pixels))
     if kinks is not EQUAL:
-        grid = np.linspace(min(kinks) - 2, max(kinks) + 2, 199)
-        aside = np.abs(grid[:, None] - np.array(kinks)).min(axis=1) >= APART / 2
-        return rng.choice(grid[aside], (channels, samples * pixels))
+        return rng.choice(beside(kinks), (channels, samples * pixels))
     steps = np.stack([rng.permutation(max(pixels, 8))[:pixels] for _ in range(channels * samples)])
     return APART * (steps - max(pixels, 8) // 2 + 0.5).reshape(channels, samples * pixels)
+
+
+def beside(kinks: Kinks) -> np.ndarray:
+    """Inputs between the kinks and a little beyond them, but not near to any."""
+    grid = np.linspace(min(kinks) - 2, max(kinks) + 2, 199)
+    return grid[np.abs(grid[:, None] - np.array(kinks)).min(axis=1) >= APART / 2]
 
 
 def samples_for(shape: Shape) -> int:

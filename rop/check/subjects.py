@@ -121,6 +121,7 @@ _pixel_classes = _rng.integers(0, 3, (SAMPLES, 2, 2))
 _some_ignored = np.where(np.arange(SAMPLES) % 4 == 1, -100, _classes)
 _weights = np.array([0.5, 2.0, 1.0, 0.7, 1.3])
 _fractions = _rng.uniform(0, 1, (SAMPLES, 4))
+_apart = np.where(_fractions < 0.5, -3.0, 1.0)
 _probabilities = _rng.dirichlet(np.ones(5), SAMPLES)
 _normal, _normal_images = _rng.standard_normal((SAMPLES, 4)), _rng.standard_normal((SAMPLES, 2, 2, 2))
 
@@ -145,6 +146,28 @@ def nll(kind: LossKind) -> list[Stand]:
 def mse(kind: LossKind) -> list[Stand]:
     """Numbers of any size, one for each output."""
     return [_loss(kind(), (4,), _normal), _loss(kind(reduction="sum"), (2, 2, 2), _normal_images)]
+
+
+def l1(kind: LossKind) -> list[Stand]:
+    """Targets far apart, so that inputs find room between the kinks around them."""
+    return [_loss(kind(), (4,), _apart), _loss(kind(reduction="sum"), (4,), -_apart)]
+
+
+def smoothl1(kind: LossKind) -> list[Stand]:
+    return [_loss(kind(), (4,), _apart), _loss(kind(beta=0.5, reduction="sum"), (4,), _apart)]
+
+
+def huber(kind: LossKind) -> list[Stand]:
+    return [_loss(kind(), (4,), _apart), _loss(kind(delta=2.0, reduction="sum"), (4,), _apart)]
+
+
+def poissonnll(kind: LossKind) -> list[Stand]:
+    return [_loss(kind(), (4,), np.round(5 * _fractions)), _loss(kind(reduction="sum"), (4,), _fractions)]
+
+
+def kldiv(kind: LossKind) -> list[Stand]:
+    logs = np.log(_probabilities)
+    return [_loss(kind(), (5,), _probabilities), _loss(kind("batchmean", log_target=True), (5,), logs)]
 
 
 def bcewithlogits(kind: LossKind) -> list[Stand]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # for type checkers, to which __getattr__ says no more than t
         Tanh,
     )
     from rop.layers.linear import Linear
-    from rop.layers.loss import MSE, NLL, BCEWithLogits, CrossEntropy
+    from rop.layers.loss import L1, MSE, NLL, BCEWithLogits, CrossEntropy, Huber, KLDiv, PoissonNLL, SmoothL1
     from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
     from rop.layers.relu import LeakyReLU, ReLU
     from rop.layers.shape import Add, Concat, Flatten, Identity

@@ -33,21 +33,27 @@ unknown and has a = b = c = 0; total = the number of known targets:
     E⁰ = κ Σ (b log(1 + e^−z⁰) + c log(1 + e^z⁰))
     E¹ = κ Σ (a s − b) z¹                 E² = κ Σ (a s′ (z¹)² + (a s − b) z²)
     g⁰ = κ (a s − b)                      g¹ = κ a s′ z¹             g² = κ a (s″ (z¹)² + s′ z²)
+
+A separable loss is a sum over the numbers of the output, E = κ Σ l(z, t), with total = all of them. One scalar function
+says what it is: it returns l and its derivatives l′, l″, l‴ in z, all taken at z⁰.
+
+    E⁰ = κ Σ l                            E¹ = κ Σ l′ z¹             E² = κ Σ (l″ (z¹)² + l′ z²)
+    g⁰ = κ l′                             g¹ = κ l″ z¹               g² = κ (l‴ (z¹)² + l″ z²)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import numpy as np
 
-from rop.arguments import as_array, check_choice, check_fraction, check_int, shown
+from rop.arguments import as_array, check_choice, check_float, check_fraction, check_int, shown
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.layers import record
 from rop.layers.base import Immutable, Shape
-from rop.layers.elementwise import softplus
+from rop.layers.elementwise import Derivatives, Scalar, softplus
 
 # ---- what one number of the output contributes, in Taylor coefficients (see jet.py) ---------------------------------
 
@@ -84,6 +90,49 @@ def energy_2(g1_z1: float, g0_z2: float) -> float:
     return g1_z1 / 2 + g0_z2
 
 
+# ---- separable losses: (l, l′, l″, l‴) in z at an output z and its target t ------------------------------------------
+#
+# Some are made of pieces. At a seam the derivatives are those that torch returns there.
+
+
+def sign(d: float) -> float:
+    """1, −1, or 0 at 0; what is not a number stays none."""
+    return 1.0 if d > 0 else -1.0 if d < 0 else d
+
+
+def absolute_error(z: float, t: float) -> Derivatives:
+    """l = |d| with d = z − t; l′ = sign d, 0 at 0."""
+    d = z - t
+    return abs(d), sign(d), 0.0, 0.0
+
+
+def smooth_error(z: float, t: float, beta: float) -> Derivatives:
+    """l = d²/2β where |d| < β, d = z − t, and |d| − β/2 elsewhere; l′ = d/β or sign d, l″ = 1/β or 0."""
+    d = z - t
+    near = abs(d) < beta
+    l0 = 0.5 * d * d / beta if near else abs(d) - 0.5 * beta
+    return l0, d / beta if near else sign(d), 1 / beta if near else 0.0, 0.0
+
+
+def huber_error(z: float, t: float, delta: float) -> Derivatives:
+    """l = d²/2 where |d| < δ, d = z − t, and δ (|d| − δ/2) elsewhere; l′ = d or ±δ, l″ = 1 or 0."""
+    d = z - t
+    near = abs(d) < delta
+    l0 = 0.5 * d * d if near else delta * (abs(d) - 0.5 * delta)
+    return l0, d if near else delta * sign(d), 1.0 if near else 0.0, 0.0
+
+
+def poisson_surprise(z: float, t: float) -> Derivatives:
+    """l = eᶻ − t z; l′ = eᶻ − t, l″ = l‴ = eᶻ."""
+    y = math.exp(z)
+    return y - t * z, y - t, y, y
+
+
+def divergence(z: float, t: float) -> Derivatives:
+    """l = t (log t − z), 0 for t = 0; l′ = −t."""
+    return (t * (math.log(t) - z) if t > 0 else 0.0), -t, 0.0, 0.0
+
+
 @dataclass(frozen=True)
 class Targets:
     """Targets of one batch, checked and in the form in which the kernels read them; P is the number of pixels.
@@ -99,7 +148,7 @@ class Targets:
 
     @property
     def total(self) -> float:
-        """1/κ for reduction "mean"."""
+        """1/κ for any other reduction than "sum"."""
         return float(self.shares.sum())
 
     def scale(self, reduction: str) -> float:
@@ -113,9 +162,10 @@ class Loss(Immutable):
     """A scalar function of a net's outputs and the targets."""
 
     reduction: str
+    reductions: tuple[str, ...] = ("mean", "sum")
 
     def __init__(self, reduction: str = "mean") -> None:
-        self._set(reduction=check_choice(type(self).__name__, "reduction", reduction, ("mean", "sum")))
+        self._set(reduction=check_choice(type(self).__name__, "reduction", reduction, self.reductions))
 
     def targets(self, y: Any, batch: int, output_shape: Shape, dtype: Any) -> Targets:
         """Check the targets of a batch against the net's output and bring them into their final form."""
@@ -167,6 +217,16 @@ def class_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def binary_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """1 with the probability sigmoid(z), else 0."""
     return (rng.random(z.shape) < 0.5 * (1 + np.tanh(z / 2))).astype(np.float64)
+
+
+def laplace_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Around z with the density e^−|t − z| / 2, whose negative log-likelihood is the absolute error."""
+    return z + rng.laplace(size=z.shape)
+
+
+def poisson_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Counts of events of which e^z are expected."""
+    return rng.poisson(np.exp(z)).astype(np.float64)
 
 
 def normal_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -312,6 +372,105 @@ class MSE(_DenseLoss):
 
     def _energy(self, z: np.ndarray, targets: Targets) -> float:
         return float(((z - targets.dense) ** 2).sum())
+
+
+class Separable(_DenseLoss):
+    """A sum over the numbers of the output: its function of an output, its target and the parameters says all."""
+
+    function: Scalar  # (z, t, *parameters) ↦ (l, l′, l″, l‴)
+    parameters: tuple[float, ...] = ()  # at most one
+    seams: tuple[float, ...] = ()  # of a function made of pieces: the z − t where one ends
+
+    def _energy(self, z: np.ndarray, targets: Targets) -> float:
+        assert targets.dense is not None
+        pairs = zip(z.ravel().tolist(), targets.dense.ravel().tolist(), strict=True)
+        return math.fsum(self._value(*pair) for pair in pairs)
+
+    def _value(self, z: float, t: float) -> float:
+        """l in plain Python, which raises an error where the result is too large."""
+        try:
+            return self.function(z, t, *self.parameters)[0]
+        except OverflowError:
+            return math.inf
+
+
+@record.loss("l1_loss", "L1Loss", likelihood=laplace_targets)
+class L1(Separable):
+    """|z − t|, as torch's L1Loss; the slope at 0 is 0."""
+
+    function = staticmethod(absolute_error)
+    seams = (0.0,)
+
+
+@record.loss("smooth_l1_loss", "SmoothL1Loss")
+class SmoothL1(Separable):
+    """(z − t)²/2β where |z − t| < β, |z − t| − β/2 elsewhere, as torch's SmoothL1Loss; for β = 0 it is L1.
+
+    >>> SmoothL1(beta=2.0).value(np.array([[1.0, 4.0]]), np.array([[0.0, 0.0]]))       # (1/4 + (4 − 1)) / 2
+    1.625
+    """
+
+    function = staticmethod(smooth_error)
+    beta: float
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        beta = check_float("SmoothL1", "beta", beta, minimum=0.0)
+        self._set(beta=beta, parameters=(beta,), seams=(-beta, beta))
+
+
+@record.loss("huber_loss", "HuberLoss")
+class Huber(Separable):
+    """(z − t)²/2 where |z − t| < δ, δ (|z − t| − δ/2) elsewhere, as torch's HuberLoss."""
+
+    function = staticmethod(huber_error)
+    delta: float
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        delta = check_float("Huber", "delta", delta, positive=True)
+        self._set(delta=delta, parameters=(delta,), seams=(-delta, delta))
+
+
+@record.loss(
+    "poisson_nll_loss",
+    "PoissonNLLLoss",
+    likelihood=poisson_targets,
+    only_torch={"log_input": True, "full": False, "eps": 1e-8},
+)
+class PoissonNLL(Separable):
+    """eᶻ − t z, as torch's PoissonNLLLoss: −log of the probability to count t where eᶻ are expected, but for log t!."""
+
+    function = staticmethod(poisson_surprise)
+
+
+@record.loss("kl_div", "KLDivLoss", reference="rop.check.reference:kldiv")
+class KLDiv(Separable):
+    """t (log t − z) for log-probabilities z, as torch's KLDivLoss; put a LogSoftmax layer before it. Targets are
+    probabilities, or with ``log_target`` their logarithms. The "mean" is over all numbers, as torch's is, and
+    "batchmean" over samples, which is the divergence of the distributions.
+
+    >>> loss, z, t = KLDiv("batchmean"), np.log(np.full((2, 4), 0.25)), np.eye(4)[:2]
+    >>> bool(np.isclose(loss.value(z, t), np.log(4)))
+    True
+    """
+
+    function = staticmethod(divergence)
+    reductions = ("mean", "sum", "batchmean")
+    log_target: bool
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__(reduction)
+        self._set(log_target=check_choice("KLDiv", "log_target", log_target, (False, True)))
+
+    def _targets(self, y: np.ndarray, shape: Shape, dtype: np.dtype) -> Targets:
+        targets = super()._targets(y, shape, dtype)
+        assert targets.dense is not None
+        dense = np.exp(targets.dense) if self.log_target else targets.dense
+        if dense.min() < 0:
+            raise ArgumentError(f"KLDiv: expected probabilities of at least 0, got {dense.min():g}")
+        shares = np.ones(shape[0]) if self.reduction == "batchmean" else targets.shares
+        return replace(targets, dense=dense, shares=shares)
 
 
 @record.loss(

@@ -38,8 +38,8 @@ class SpectralRadius:
 
     Args:
         module: any nn.Module that rop.from_torch understands, on the CPU.
-        loss: nn.CrossEntropyLoss, NLLLoss, MSELoss or BCEWithLogitsLoss, the functions of torch.nn.functional for
-            them, or a loss of rop.
+        loss: nn.CrossEntropyLoss, NLLLoss, MSELoss, BCEWithLogitsLoss, L1Loss, SmoothL1Loss, HuberLoss,
+            PoissonNLLLoss or KLDivLoss, the functions of torch.nn.functional for them, or a loss of rop.
         base_optimizer: a torch optimizer of (some of) the module's parameters.
         mu, K, **options: as for rop.SpectralRadius: solver, tol, stop, maxiter, warm_start, clip, limit, products,
             refresh. A schedule of mu or tol is given the number of the step and ``opt.epoch``.

@@ -63,7 +63,7 @@ class CompiledSteps(Steps):
             winograd=self._winograd,
         )
         self._data = Data(self._x.reshape(len(self._x), -1), self._targets, 1.0, np.zeros(0, np.int64))
-        self._shares = self._targets.shares if self.loss.reduction == "mean" else None
+        self._shares = self._targets.shares if self.loss.reduction != "sum" else None
         self._pace, self._share = Pace(), 1
         self._clock = _clock() if self._profiled else 0
         self._allocate(w)

@@ -41,7 +41,7 @@ class CudaSteps(OneByOne):
         self._space = space = CudaWorkspace.of(
             self.net, x.shape[1:], True, self.loss, self.dtype, self.batch, EVERYTHING, samples=len(x)
         )
-        self._shares = targets.shares if self.loss.reduction == "mean" else None
+        self._shares = targets.shares if self.loss.reduction != "sum" else None
         self._averages = RunningAverages(self.net, self._state)
         self._data = Data(x.reshape(len(x), -1), targets, 1.0, np.zeros(space.tiles * space.lanes, np.int64))
         self._allocate(w)

@@ -60,7 +60,7 @@ def changes():
 def nothing(): pass
 def breaks(): raise KeyError("weights.pt")
 def few_targets(): return nn.Linear(2, 2), torch.zeros(4, 2), torch.zeros(3, dtype=torch.long)
-def strange_loss(): return nn.Linear(2, 2), torch.zeros(4, 2), torch.zeros(4, 2), nn.L1Loss()
+def strange_loss(): return nn.Linear(2, 2), torch.zeros(4, 2), torch.zeros(4, 2), nn.MultiMarginLoss()
 def words(): return nn.Linear(2, 2), torch.zeros(4)
 """
 
@@ -160,7 +160,7 @@ def test_operations_of_a_graph_with_a_layer_used_twice(folder: Path) -> None:
         ("nets.py:nothing", r"expected it to return a module, .* got \(NoneType\)"),
         ("nets.py:breaks", "KeyError while it was called: 'weights.pt'"),
         ("nets.py:few_targets", "got 4 samples and 3 targets"),
-        ("nets.py:strange_loss", "expected one of torch's BCEWithLogitsLoss, .*L1Loss"),
+        ("nets.py:strange_loss", "expected one of torch's BCEWithLogitsLoss, .*MultiMarginLoss"),
         ("nets.py:words", r"expected x as a tensor \(batch, ...\) of numbers, got shape \(4,\)"),
         ("nets.py:absent", "has no function absent; it has Net, trains, evaluates"),
         ("broken.py:f", "broken.py: SyntaxError while it was imported"),

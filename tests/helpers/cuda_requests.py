@@ -4,9 +4,9 @@ A specialisation depends on the orders of a pass, on which orders of a layer's i
 layer, and on its size. ``networks`` has every layer and every loss behind inputs of every kind, in every size that
 matters; ``requested`` is what all passes of the engine over them ask for. Lowering a network needs no device.
 
-``specialisations`` are those that are compiled, assembled and executed: all, but of the activations. Their kernels
-differ in nothing but the scalar function, so that one of them, the longest, stands for all in the forms for part of the
-orders, and the others are examined in the form that has all of it: every order, of inputs with every order.
+``specialisations`` are those that are compiled, assembled and executed: all, but of activations and separable losses.
+Their kernels differ in nothing but the scalar function, so that one stands for all in the forms for part of the orders,
+and the others are examined in the form that has all of it: every order, of inputs with every order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 import rop
-from rop.layers import ACTIVATIONS, LOSSES, elementwise
+from rop.layers import ACTIVATIONS, LOSSES, elementwise, loss
 from tests.helpers.cases import bell
 from tests.helpers.zoo import Shape
 
@@ -123,17 +123,17 @@ OWN = (rop.Elementwise(square), rop.Elementwise(steep, 0.5), rop.Elementwise(bel
 JOINS: dict[str, Any] = {"Add": rop.Add, "Concat": rop.Concat}
 
 
-STANDS_FOR_ALL = elementwise.gelu_tanh
+STAND_FOR_ALL = (elementwise.gelu_tanh, loss.poisson_surprise)  # all their derivatives are there
 
 
 def is_examined(options: Options) -> bool:
-    """Whether a form is examined itself, and not another activation's in its place."""
-    return options.get("of", STANDS_FOR_ALL) is STANDS_FOR_ALL or options["orders"] == options["levels"] == EVERY
+    """Whether a form is examined itself, and not that of another scalar function in its place."""
+    return "of" not in options or options["of"] in STAND_FOR_ALL or options["orders"] == options["levels"] == EVERY
 
 
 def is_own(options: Options) -> bool:
     """Whether a kernel is that of a user's own activation."""
-    return "of" in options and options["of"].__module__ != elementwise.__name__
+    return "of" in options and options["of"].__module__ not in (elementwise.__name__, loss.__name__)
 
 
 def is_listed(options: Options) -> bool:
@@ -155,10 +155,10 @@ def networks() -> Iterator[Network]:
                 x = rop.Input()
                 joined = join()(of_kind(kind, x, VECTOR), of_kind(other, x, VECTOR))
                 yield Network(rop.Graph(x, joined), VECTOR, rop.MSE())
-        for loss in LOSSES.values():
+        for made_loss in LOSSES.values():
             for dense in (False, True):
                 x = rop.Input()
-                yield Network(rop.Graph(x, rop.Identity()(of_kind(kind, x, VECTOR))), VECTOR, loss(), dense)
+                yield Network(rop.Graph(x, rop.Identity()(of_kind(kind, x, VECTOR))), VECTOR, made_loss(), dense)
     yield Network(shared(), VECTOR, rop.MSE())
 
 

@@ -90,8 +90,8 @@ say by `tests/kernels/cuda/test_cuda_compile.py` ({tools()}). It lists each kern
 memory or spills a register, none has an atomic update, and no float32 kernel a float64 instruction: this is tested for
 all {len(specs())}
 forms that are examined (`tests/helpers/cuda_requests.py`), and so is what they compute: every specialisation that the
-engine can ask for, but of activations one stands for all where a pass computes part of the orders. Forms that are not
-listed here are compiled for the oldest and the newest generation only.
+engine can ask for, but of activations and of separable losses one each stands for all where a pass computes part of
+the orders. Forms that are not listed here are compiled for the oldest and the newest generation only.
 
 - *Registers* per thread, *shared* memory per block in bytes: as `ptxas -v` reports them.
 - *Occupancy*: warps that a multiprocessor holds at a time, in percent of those it could hold, from registers, shared

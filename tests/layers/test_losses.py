@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import rop
 import rop.layers
+from rop.check.reference import gradient, loss_value
 from tests.helpers.cases import LOSS_CASES, LossCase
 from tests.helpers.checker import check
 from tests.helpers.strategies import batch_sizes, seeds
@@ -71,6 +73,29 @@ def test_indices_and_their_one_hot_probabilities_mean_the_same() -> None:
         np.testing.assert_allclose(getattr(indices, name), getattr(onehot, name), rtol=1e-12, atol=1e-14)
 
 
+IN_PIECES = [
+    rop.L1(),
+    rop.SmoothL1(),
+    rop.SmoothL1(beta=0.5),
+    rop.SmoothL1(beta=0.0),
+    rop.Huber(),
+    rop.Huber(delta=2.0),
+]
+
+
+@pytest.mark.parametrize("loss", IN_PIECES, ids=repr)
+def test_losses_made_of_pieces_have_the_derivatives_of_torch_at_their_seams(loss: Any) -> None:
+    target = torch.tensor(0.25, dtype=torch.float64)
+    for seam in (*loss.seams, 0.0):
+        for number in (seam - 0.1, np.nextafter(seam, -9), seam, seam + 0.1):
+            z = torch.tensor(0.25 + number, dtype=torch.float64, requires_grad=True)
+            y = loss_value(loss, z, target)
+            for k, found in enumerate(loss.function(z.item(), 0.25, *loss.parameters)):
+                y = gradient(y, z) if k else y
+                assert found == pytest.approx(y.item(), rel=1e-12, abs=1e-15), f"derivative {k} at {number}"
+    assert np.isnan(loss.function(float("nan"), 0.25, *loss.parameters)[:2]).all()
+
+
 @pytest.mark.parametrize("dtype", PRECISIONS, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("scale", [30.0, 300.0, 3000.0])
 @pytest.mark.parametrize(
@@ -80,6 +105,8 @@ def test_indices_and_their_one_hot_probabilities_mean_the_same() -> None:
         rop.CrossEntropy(label_smoothing=0.1),
         rop.BCEWithLogits(),
         rop.BCEWithLogits(pos_weight=[0.3, 2.7, 9.1]),
+        rop.Huber(),
+        rop.SmoothL1(beta=0.0),
     ],
     ids=repr,
 )

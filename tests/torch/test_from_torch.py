@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import subprocess
 import sys
@@ -407,6 +408,33 @@ def test_torch_is_loaded_only_when_asked_for_and_never_shadowed() -> None:
         "rop.from_torch; import torch; assert hasattr(torch, 'nn') and rop.torch is not torch"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides")  # of KLDivLoss
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        nn.L1Loss(),
+        nn.SmoothL1Loss(beta=0.5),
+        nn.HuberLoss(reduction="sum", delta=0.3),
+        nn.PoissonNLLLoss(),
+        nn.KLDivLoss(),
+        nn.KLDivLoss(reduction="batchmean", log_target=True),
+        functools.partial(F.huber_loss, delta=0.3),
+    ],
+    ids=lambda theirs: getattr(theirs, "func", type(theirs)).__name__,
+)
+def test_losses_come_from_torch(theirs: Any) -> None:
+    ours = rop.torch.loss_from_torch(theirs)
+    rng = np.random.default_rng(0)
+    z, t = rng.standard_normal((4, 3)), rng.random((4, 3))
+    assert ours.value(z, t) == pytest.approx(theirs(torch.tensor(z), torch.tensor(t)).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("other", [{"log_input": False}, {"full": True}, {"eps": 1e-3}])
+def test_other_poisson_losses_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(rop.ArgumentError, match=f"PoissonNLL has no {next(iter(other))}"):
+        rop.torch.loss_from_torch(nn.PoissonNLLLoss(**other))
 
 
 @pytest.mark.parametrize("weight", [torch.tensor(2.0), torch.tensor([1.0, 2.0, 0.5])], ids=["number", "per output"])

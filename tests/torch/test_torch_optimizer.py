@@ -365,7 +365,7 @@ class Twice(nn.Module):
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda m: made(m, nn.L1Loss()), ("loss", "CrossEntropyLoss", "L1Loss")),
+        (lambda m: made(m, nn.MultiMarginLoss()), ("loss", "CrossEntropyLoss", "MultiMarginLoss")),
         (lambda m: made(m, nn.CrossEntropyLoss(reduction="none")), ("CrossEntropy", "reduction", "none")),
         (lambda m: made(m, nn.BCEWithLogitsLoss(weight=torch.ones(3))), ("BCEWithLogits", "weight")),
         (lambda m: made(m, mu=-1.0).step(np.zeros((2, 3)), np.zeros(2, int)), ("SpectralRadius: mu", "-1")),

@@ -76,6 +76,14 @@ def _activation(y, d: Derivatives, x, count, a, b, part: Slice):
     activate(reals(y + at, count), d1, d2, d3, reals(x + at, count), real(number_in(a)), real(number_in(b)))
 
 
+def renamed(function: Callable[..., Any], tag: str) -> Callable[..., Any]:
+    """A template under a name that it has with no other scalar function: compiled code is linked by name, including
+    code that different processes have written to the cache."""
+    copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{tag}")
+    copy.__module__, copy.__annotations__ = function.__module__, function.__annotations__
+    return copy
+
+
 class ActivationKernel(Kernel):
     """The order-0 kernel of one scalar function. It uses the first version of the function that compiles: with all
     numbers in the kernel's precision, or with integers unchanged, or with ``math`` and NumPy unchanged as well."""
@@ -104,11 +112,7 @@ class ActivationKernel(Kernel):
         return jit(compilable(self._of, dtype, jit, versions.made(dtype) if ours else {}, whole_numbers, self._tag))
 
     def _own(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function under a name that no other activation has: compiled code is linked by name, including code that
-        different processes have written to the cache."""
-        copy: Any = pytypes.FunctionType(function.__code__, function.__globals__, f"{function.__name__}_{self._tag}")
-        copy.__module__ = function.__module__
-        return copy
+        return renamed(function, self._tag)
 
 
 _activations: dict[Any, ActivationKernel] = {}

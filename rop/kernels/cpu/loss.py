@@ -12,14 +12,20 @@ BCEWithLogits has two rows of ``dense`` for each row of the output: all of b, th
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import numpy as np
 
-from rop.kernels.compile import Jet, algebra, formula, helper, itemsize, kernel, loop, real
-from rop.kernels.cpu.elementwise import output_1, output_2
+from rop.kernels.compile import KERNELS, Jet, Kernel, algebra, formula, helper, itemsize, kernel, loop, real
+from rop.kernels.cpu.elementwise import output_1, output_2, renamed
 from rop.kernels.cpu.mathematics import log, versions
 from rop.kernels.cpu.memory import clear, doubles, integers, jet_of_pixel, jet_of_reals, of_pixel, reals
 from rop.kernels.cpu.softmax import softmax_order
-from rop.layers import elementwise
+from rop.kernels.cpu.vector import number_in
+from rop.kernels.scalar import CALLS
+from rop.layers import LOSSES, elementwise
 from rop.layers import loss as layer
 
 sigmoid = formula(elementwise.sigmoid, versions)
@@ -158,6 +164,46 @@ def squared_error(g, energy, order, z, dense, weight, samples, scale, omega, pix
                 seed[t] = square_seed(factors[t], d)
     if order == 0:
         doubles(energy, 1)[0] = total
+
+
+value: Any = None  # the function of a separable loss, of z, t and a: bound by ``separable``
+
+
+def _separable(g, energy, order, z: Jet, dense, weight, samples, scale, omega, a, pixels, rows, lanes):
+    """E = Σ ω l(z, t), and order k of g = ω l′(z, t), where t has order 0 only; a holds the bits of the parameter."""
+    sample, parameter = integers(samples, lanes), real(number_in(a))
+    total = 0.0
+    for pixel in range(pixels):
+        factors = lane_weights(omega, order, weight, samples, scale, pixels, pixel, lanes)
+        for row in range(rows):
+            o = (pixel * rows + row) * lanes * itemsize
+            seed, (x0, x1, x2) = reals(g + o, lanes), jet_of_reals((z[0] + o, z[1] + o, z[2] + o), lanes)
+            for t in range(lanes):
+                e, d1, d2, d3 = value(x0[t], target(dense, sample[t], rows, pixels, row, pixel), parameter)
+                if order == 0:
+                    total += factors[t] * e
+                    seed[t] = factors[t] * d1
+                elif order == 1:
+                    seed[t] = factors[t] * output_1(d2, x1[t])
+                else:
+                    seed[t] = factors[t] * output_2(d2, d3, x1[t], x2[t])
+    if order == 0:
+        doubles(energy, 1)[0] = total
+
+
+@cache
+def separable(of: Callable[..., Any], count: int) -> Kernel:
+    """The kernel of a separable loss, whose function takes z, t and ``count`` parameters, of which there is at most
+    one."""
+    called = helper(renamed(CALLS[1 + count], of.__name__), function=formula(of, versions))
+    made = Kernel(renamed(_separable, of.__name__), f"loss.{of.__name__}", value=called)
+    KERNELS[made.name] = made
+    return made
+
+
+for _kind in LOSSES.values():
+    if issubclass(_kind, layer.Separable):
+        separable(_kind.function, len(_kind().parameters))
 
 
 @helper

@@ -13,6 +13,7 @@ BCEWithLogits has two rows of ``dense`` for each row of the output: all of b, th
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from numba import cuda
 
@@ -24,9 +25,11 @@ from rop.kernels.cuda.compile import (
     WARP,
     BoundNames,
     Count,
+    Function,
     Indices,
     Jet,
     Matrix,
+    Number,
     Orders,
     Table,
     Vector,
@@ -41,7 +44,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.elementwise import output_1, output_2
+from rop.kernels.cuda.elementwise import activation, output_1, output_2
 from rop.kernels.cuda.softmax import (
     along,
     exponentials,
@@ -231,6 +234,42 @@ def squared_error(
         d = residual(z[0][row, lane], t)
         share0 += square_energy(omega, d)
         seed = square_seed(omega, d), square_seed(omega, u1), square_seed(omega, u2)
+        change1, change2 = put_seed(g, row, lane, seed, u1, u2)
+        share1 += change1
+        share2 += change2
+    report(energy, (share0, share1, share2))
+
+
+value: Any = None  # the function of a separable loss, of z, t and a: bound by ``of_loss``
+
+
+def of_loss(of: Function, count: int = 0, orders: Orders = ORDERS, levels: Orders = ORDERS) -> BoundNames:
+    """Bound names of the kernel of one separable loss, whose function takes z, t and ``count`` parameters."""
+    return {**by_order(orders, levels), "value": activation(of, 1 + count)}
+
+
+@kernel(per_pixel("g"), ROW_BLOCK, of_loss)
+def separable(
+    g: Jet,
+    z: Jet,
+    energy: VectorJet,
+    dense: Matrix,
+    weight: Matrix,
+    samples: Indices,
+    scale: Vector,
+    a: Number,
+    pixels: Count,
+    rows: Count,
+):
+    """E = Σ ω l(z, t) and the jet of g = ω l′(z, t), where t has order 0 only; a is the loss's parameter."""
+    pixel, first, lane = place(g[0].shape[1], rows)
+    omega = lane_weight(weight, samples, scale, pixel, lane)
+    share0 = share1 = share2 = real(0)
+    for row in range(first + cuda.threadIdx.y, first + rows, STRIPES):
+        e, d1, d2, d3 = value(z[0][row, lane], wanted(dense, samples, pixels, row - first, pixel, lane), a)
+        u1, u2 = along(z, row, lane)
+        share0 += omega * e
+        seed = omega * d1, omega * output_1(d2, u1), omega * output_2(d2, d3, u1, u2)
         change1, change2 = put_seed(g, row, lane, seed, u1, u2)
         share1 += change1
         share2 += change2

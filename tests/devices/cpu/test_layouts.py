@@ -63,10 +63,11 @@ def test_both_layouts_agree_in_single_precision(problem: Problem, seed: int) -> 
     [
         rop.CrossEntropy(),
         rop.MSE(),
+        rop.Huber(delta=0.5),
         rop.BCEWithLogits(),
         rop.BCEWithLogits(pos_weight=np.array([[[2.0]], [[0.5]], [[3]]])),
     ],
-    ids=["CrossEntropy", "MSE", "BCEWithLogits", "BCEWithLogits, weighted, some unknown"],
+    ids=["CrossEntropy", "MSE", "Huber", "BCEWithLogits", "BCEWithLogits, weighted, some unknown"],
 )
 def test_losses_of_images(loss: Any) -> None:
     """The output is a map: the loss is taken of every pixel."""

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import rop
-from tests.helpers.cases.common import DrawnLoss, LossCase, Refused, anything
+from tests.helpers.cases.common import DrawnLoss, LossCase, Refused, anything, untyped
 from tests.helpers.zoo import Shape
 
 reductions = st.sampled_from(["mean", "sum"])
@@ -60,13 +60,13 @@ def probability_targets(draw: st.DrawFn) -> DrawnLoss:
     return arguments, shape, target
 
 
-def float_targets(least: float, most: float) -> Any:
-    """Targets of the outputs' own shape."""
+def float_targets(least: float, most: float, **options: st.SearchStrategy[Any]) -> Any:
+    """Targets of the outputs' own shape, and arguments of the loss."""
 
     def target(shape: Shape) -> Callable[[int, int], np.ndarray]:
         return lambda seed, batch: np.random.default_rng(seed).uniform(least, most, (batch, *shape))
 
-    arguments = st.fixed_dictionaries({"reduction": reductions})
+    arguments = st.fixed_dictionaries({"reduction": reductions, **options})
     return st.tuples(arguments, anything).map(lambda drawn: (*drawn, target(drawn[1])))
 
 
@@ -170,5 +170,31 @@ bcewithlogits = LossCase(
         ),
         Refused(lambda: rop.BCEWithLogits(pos_weight=-1.0), ("BCEWithLogits", "pos_weight", "-1")),
         Refused(lambda: rop.BCEWithLogits(pos_weight=[1.0, np.nan]), ("BCEWithLogits", "pos_weight", "nan")),
+    ),
+)
+
+l1 = LossCase("L1", float_targets(-2.0, 2.0), refused_shapes(rop.L1))
+
+smoothl1 = LossCase(
+    "SmoothL1",
+    float_targets(-2.0, 2.0, beta=st.sampled_from([1.0, 0.25, 3, 0.0])),
+    (*refused_shapes(rop.SmoothL1), Refused(lambda: rop.SmoothL1(beta=-1.0), ("SmoothL1", "beta", "at least 0", "-1"))),
+)
+
+huber = LossCase(
+    "Huber",
+    float_targets(-2.0, 2.0, delta=st.sampled_from([1.0, 0.25, 3])),
+    (*refused_shapes(rop.Huber), Refused(lambda: rop.Huber(delta=0.0), ("Huber", "delta", "above 0", "0"))),
+)
+
+poissonnll = LossCase("PoissonNLL", float_targets(0.0, 5.0), refused_shapes(rop.PoissonNLL))
+
+kldiv = LossCase(
+    "KLDiv",
+    float_targets(0.0, 1.0, log_target=st.booleans(), reduction=st.sampled_from(["mean", "sum", "batchmean"])),
+    (
+        *refused_shapes(rop.KLDiv),
+        Refused(rop.KLDiv, ("KLDiv", "at least 0", "-0.5"), (3,), np.full((2, 3), -0.5)),
+        Refused(lambda: untyped.KLDiv(log_target="yes"), ("KLDiv", "log_target", "yes")),
     ),
 )

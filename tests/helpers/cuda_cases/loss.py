@@ -89,6 +89,18 @@ def squared_error_case(s: Setting) -> Case:
     return _loss(s, {**common, "dense": dense}, arrays, apart * (2 * omega), omega * apart.c[0] ** 2, by_class(z))
 
 
+@case("loss.separable")
+def separable_case(s: Setting) -> Case:
+    arrays, z = s.jet(PIXELS * CLASSES, LANES, seed=1)
+    common, of = _targets(s), s.options["of"]
+    dense = np.abs(s.numbers(BATCH, CLASSES * PIXELS, seed=8))
+    a = (0.75,) * s.options["count"]
+    e, d1, d2, d3 = np.vectorize(of, otypes=[float] * 4)(by_class(z).c[0], _by_lane(dense), *a)
+    omega, g = _omega(common), by_class(z).through(d1, d2, d3)
+    numbers = {**common, "dense": dense, "a": (*a, 0.0)[0]}
+    return _loss(s, numbers, arrays, g * omega, omega * e, by_class(z))
+
+
 @case("loss.binary_cross_entropy")
 def bce_case(s: Setting) -> Case:
     """Numbers that count for a one and for a zero, b and c; some count for nothing."""

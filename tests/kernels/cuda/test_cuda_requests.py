@@ -53,7 +53,7 @@ def test_kernels_are_in_the_same_files_on_both_devices() -> None:
 def test_every_option_is_asked_for() -> None:
     """Both sizes of tiles, forward and adjoint; logarithms; labels and numbers; one activation per scalar function."""
     from rop.kernels.cuda.bilinear import TILES
-    from rop.layers import ACTIVATIONS, elementwise
+    from rop.layers import ACTIVATIONS, LOSSES, elementwise, loss
 
     def seen(kernel: str, *options: str) -> set[Any]:
         return {tuple(one[option] for option in options) for one in specialisations()[kernel]}
@@ -64,6 +64,8 @@ def test_every_option_is_asked_for() -> None:
     assert seen("loss.cross_entropy", "dense") == {(False,), (True,)}
     functions = {(kind().function,) for kind in ACTIVATIONS.values()} | {(elementwise.gelu_tanh,)}
     assert functions <= seen("elementwise.forward", "of") == seen("elementwise.backward", "of")
+    separable = {(kind.function,) for kind in LOSSES.values() if issubclass(kind, loss.Separable)}
+    assert separable == seen("loss.separable", "of")
 
 
 @pytest.mark.parametrize("lanes", [32, 64])

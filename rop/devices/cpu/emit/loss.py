@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from rop.devices.cpu.code import Code, Operand, Ref
 from rop.devices.cpu.emit.base import Emitter, emits
 from rop.kernels.cpu import loss
-from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
+from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy
+from rop.layers.loss import Separable
 from rop.lowering.loss import LossOperation
 
 DENSE, LABELS, WEIGHT = Ref("dense", 0, 0), Ref("labels", 0, 0), Ref("weight", 0, 0)
@@ -17,7 +18,7 @@ class EmitLoss(Emitter):
     """What all losses have in common: each names its kernel, and the operands that only this kernel reads."""
 
     operation: LossOperation
-    kernel: ClassVar[Any]
+    kernel: Any
 
     def own(self, k: int) -> dict[str, Operand]:
         """Operands beside those that all losses have."""
@@ -104,3 +105,23 @@ class EmitBCEWithLogits(EmitLoss):
 
     def own(self, k: int) -> dict[str, Operand]:
         return {"z": self.layout.value(self.operation.x[0], k), "dense": DENSE}
+
+
+class EmitSeparable(EmitLoss):
+    """Output by output, by the scalar function of the loss."""
+
+    def reserve(self) -> None:
+        super().reserve()
+        layer = self.operation.layer
+        assert isinstance(layer, Separable)
+        self.kernel = loss.separable(layer.function, len(layer.parameters))
+        self.parameter = float((*layer.parameters, 0.0)[0])
+
+    def own(self, k: int) -> dict[str, Operand]:
+        z = self.layout.value(self.operation.x[0], k)
+        return {"z": z, "dense": DENSE, "weight": WEIGHT, "a": self.parameter}
+
+
+for _kind in LOSSES.values():
+    if issubclass(_kind, Separable):
+        emits(_kind)(EmitSeparable)

@@ -8,7 +8,8 @@ from rop.devices.cuda.code import Code, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.kernels.cuda import loss
 from rop.kernels.cuda.compile import Factory
-from rop.layers import MSE, NLL, BCEWithLogits, CrossEntropy
+from rop.layers import LOSSES, MSE, NLL, BCEWithLogits, CrossEntropy
+from rop.layers.loss import Separable
 from rop.lowering.loss import LossOperation
 
 
@@ -22,7 +23,7 @@ class EmitLoss(Emitter):
         self.blocks = loss.blocks(self.operation.x[0].pixels, self.layout.lanes)
         self.layout.reserve("energy", self.blocks)
 
-    def own(self, code: Code) -> dict[str, Part]:
+    def own(self, code: Code) -> dict[str, Any]:
         """Operands beside those that all losses have."""
         return {"weight": Part("weight")}
 
@@ -56,7 +57,7 @@ class EmitCrossEntropy(EmitLoss):
 
     kernel = loss.cross_entropy
 
-    def own(self, code: Code) -> dict[str, Part]:
+    def own(self, code: Code) -> dict[str, Any]:
         return {**super().own(code), "p": code.rows(self.operation.probability, 0)}
 
     def options(self, code: Code) -> dict[str, Any]:
@@ -83,5 +84,29 @@ class EmitBCEWithLogits(EmitLoss):
 
     kernel = loss.binary_cross_entropy
 
-    def own(self, code: Code) -> dict[str, Part]:
+    def own(self, code: Code) -> dict[str, Any]:
         return {}
+
+
+class EmitSeparable(EmitLoss):
+    """The seed of each output depends on that output alone, by the scalar function of the loss."""
+
+    kernel = loss.separable
+
+    def own(self, code: Code) -> dict[str, Any]:
+        return {**super().own(code), "a": float((*self._layer.parameters, 0.0)[0])}
+
+    def options(self, code: Code) -> dict[str, Any]:
+        layer = self._layer
+        return {"of": layer.function, "count": len(layer.parameters), **super().options(code)}
+
+    @property
+    def _layer(self) -> Separable:
+        layer = self.operation.layer
+        assert isinstance(layer, Separable)
+        return layer
+
+
+for _kind in LOSSES.values():
+    if issubclass(_kind, Separable):
+        emits(_kind)(EmitSeparable)
