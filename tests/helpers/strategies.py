@@ -57,8 +57,7 @@ class Problem:
     least_batch: int = 1
 
 
-SMOOTH = tuple(rop.layers.ACTIVATIONS.values())
-ACTIVATIONS = (*SMOOTH, rop.ReLU, rop.LeakyReLU)
+ACTIVATIONS = (*rop.layers.ACTIVATIONS.values(), rop.ReLU, rop.LeakyReLU)
 
 
 @st.composite
