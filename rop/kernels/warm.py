@@ -16,7 +16,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import numpy as np
@@ -55,21 +57,12 @@ def compile_here() -> None:
 # ------------------------------------------------------------------------------------------------------ what there is
 def all_kernels() -> list[Kernel]:
     """Every kernel, including those of the activations."""
-    from rop.kernels.cpu import (  # noqa: F401
-        batchnorm,
-        bilinear,
-        elementwise,
-        linear_maps,
-        loss,
-        memory,
-        select,
-        softmax,
-        strips,
-        winograd,
-        winograd_gradient,
-    )
+    from rop.kernels import cpu
+    from rop.kernels.cpu import elementwise
     from rop.layers.record import ACTIVATIONS, RECORDS
 
+    for file in iter_modules(cpu.__path__):
+        import_module(f"{cpu.__name__}.{file.name}")
     layers = [layer for kind in ACTIVATIONS.values() for layer in RECORDS[kind].made()]
     activations = [elementwise.activation(layer.function, len(layer.parameters)) for layer in layers]
     kernels = {**KERNELS, **{kernel.name: kernel for kernel in activations}}

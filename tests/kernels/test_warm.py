@@ -66,6 +66,16 @@ def test_all_that_a_jet_needs_is_asked_for_at_once(monkeypatch: Any) -> None:
     assert not [name for name in asked[0] if "cross_entropy" in name or "float64" in name or "training" in name]
 
 
+def test_kernels_of_every_file_are_compiled_ahead() -> None:
+    """In a process that has imported none of them."""
+    run_python(
+        "from pathlib import Path\n"
+        "from rop.kernels import cpu, warm\n"
+        "files = {f.stem for f in Path(cpu.__path__[0]).glob('*.py') if '\\n@kernel\\n' in f.read_text('utf-8')}\n"
+        "assert files == {kernel.name.partition('.')[0] for kernel in warm.all_kernels()}"
+    )
+
+
 def test_the_names_of_all_work_are_those_of_the_entries() -> None:
     """Otherwise a function would be compiled in vain at each start."""
     for dtype in (np.float32, np.float64):
