@@ -35,8 +35,10 @@ SECONDS = {
     "linear_weight_gradient": 2.5,
     "conv_weight_gradient": 2.3,
     "loss.cross_entropy": 1.9,
-    "winograd_products": 2.0,
-    "gradient_points": 2.0,
+    "gradient_points": 3.4,
+    "winograd_products": 3.0,
+    "pack_points": 0.8,
+    "collect_points": 0.8,
     "softmax.": 0.5,
     "batchnorm.": 0.5,
 }

@@ -1,8 +1,8 @@
-"""The gradient of the weights of 3×3 convolutions by Winograd's algorithm, with the matrices of winograd.py.
+"""The gradient of the weights of 3×3 convolutions by Winograd's algorithm, with the matrices of tiles.py.
 
     dw = Gᵀ [Σ_tiles (A g Aᵀ) ⊙ (Bᵀ d B)] G
 
-For each of the 16 points the sum over the tiles is a product of matrices (row, tile) · (tile, channel). The source is
+For each point the sum over the tiles is a product of matrices (row, tile) · (tile, channel). The source is
 turned into (block of channels, lane, channel) before, as for direct sums: its transform then takes whole vectors of
 channels at any tile. Tiles are taken in chunks, whose factors stay in the cache while all sums go by.
 """
@@ -12,25 +12,25 @@ from __future__ import annotations
 from rop.kernels.compile import PerPrecision, Terms, helper, itemsize, kernel
 from rop.kernels.cpu.gemm import PANEL, SEGMENT, SPAN, first_of, share
 from rop.kernels.cpu.memory import integers, reals
-from rop.kernels.cpu.reads import lanes_of_bits
 from rop.kernels.cpu.strips import turned_panel
-from rop.kernels.cpu.vector import BLOCK, VECTOR, Value, VectorBuilder, const, peek, vector_function
+from rop.kernels.cpu.tiles import TILES, Tile, both_ways, columns_of
+from rop.kernels.cpu.vector import BLOCK, VECTOR, VectorBuilder, const, peek, vector_function
 from rop.kernels.cpu.winograd import (
+    ACROSS,
+    DOWN,
     FIRST,
-    LOWER,
-    MINE,
-    POINTS,
+    LENGTH,
     RUN_WORDS,
     TAPS,
     TARGET,
-    UPPER,
     per_shape,
-    spread_four,
+    store_points,
 )
 
 # The words of the table of a weight gradient.
-GRADIENT_WORDS = 17
+GRADIENT_WORDS = 18
 (
+    SIDE,  # outputs of a tile in each direction
     OUTPUTS,  # rows of g
     BLOCKS,  # blocks of channels of the turned source
     LAST_BLOCK,  # bytes of a row of the last of them; the others have a span
@@ -44,7 +44,7 @@ GRADIENT_WORDS = 17
     SOURCE_LANES,
     SOURCE_LINE,  # lanes from one row of an image of the source to the next
     G_RUN_TABLE,  # address, as for products
-    TILE_TABLE,  # address: for each tile the lane of its first input, and which of the sixteen are in the image
+    TILE_TABLE,  # address: for each tile the lane of its first input, and which of its inputs are in the image
     SEGMENTS,  # address: one segment of a whole chunk, and one of the last
     V_START,  # bytes of a unit's buffer before the transformed inputs
     D_STEP,  # numbers from row to row of D
@@ -57,31 +57,26 @@ def _emit_spread_outputs(e: VectorBuilder, v, steps, g, g_steps, rows, run) -> N
     ``g_steps`` those from row to row of g and of its images."""
     (point_step, row_step), (g_step, g_line) = steps, g_steps
 
-    def four(e: VectorBuilder, a: Value, b: Value) -> list[Value]:
-        return [a, e.b.fadd(a, b), e.b.fsub(a, b), e.b.fneg(b)]
-
-    def emit(e: VectorBuilder, whole: bool) -> None:
-        first, target, *outputs, mine = (
-            e.load_int(e.at(run, 8 * word)) for word in (FIRST, TARGET, UPPER, LOWER, MINE)
+    def emit(e: VectorBuilder, tile: Tile, whole: bool) -> None:
+        first, length, target, lines, columns = (
+            e.load_int(e.at(run, 8 * word)) for word in (FIRST, LENGTH, TARGET, DOWN, ACROSS)
         )
-        masks = [[lanes_of_bits(e, bits, half * e.lanes) for half in range(2)] for bits in outputs]
-        stored = lanes_of_bits(e, mine, 0)
-        even, odd = ([2 * i + k for i in range(e.lanes)] for k in (0, 1))
+        stored = None if whole else e.first_lanes(length)
+        lanes = [e.first_lanes(e.b.sub(columns, const(k * e.lanes))) for k in range(tile.side)]
+        there = [e.truth(e.b.icmp_signed("<", const(line), lines)) for line in range(tile.side)]
 
         def row(r, carried):
             source, place = carried
-            across = []
-            for line in range(2):
-                here = e.at(source, e.b.mul(g_line, const(line)))
-                a, b = (e.load_some(e.at(here, half * e.lanes * e.size), masks[line][half]) for half in range(2))
-                across.append(four(e, e.shuffle(a, b, even), e.shuffle(a, b, odd)))
-            down = [four(e, across[0][column], across[1][column]) for column in range(4)]
-            for point in range(POINTS):
-                value, at = down[point % 4][point // 4], e.at(place, e.b.mul(point_step, const(point)))
-                if whole:
-                    e.store(value, at)
-                else:
-                    e.store_some(value, at, stored)
+            down = []
+            for k, mask in enumerate(lanes):
+                pixels = []
+                for line, inside in enumerate(there):
+                    at = e.at(source, e.b.mul(g_line, const(line)), k * e.lanes * e.size)
+                    pixels.append(e.load_some(at, e.b.and_(mask, inside)))
+                down.append(tile.spread_outputs(e, pixels))
+            for line, vectors in enumerate(zip(*down, strict=True)):
+                across = tile.spread_outputs(e, columns_of(e, vectors))
+                store_points(e, across, e.at(place, e.b.mul(point_step, const(line * tile.reach))), point_step, stored)
             return [e.at(source, g_step), e.at(place, row_step)]
 
         e.loop(rows, [e.at(g, target), e.at(v, first)], row)
@@ -92,36 +87,41 @@ def _emit_spread_outputs(e: VectorBuilder, v, steps, g, g_steps, rows, run) -> N
 spread_outputs = PerPrecision(vector_function(_emit_spread_outputs, steps=2, g_steps=2))
 
 
-def _emit_spread_turned(e: VectorBuilder, v, point_step, x, line, size, tiles, zeros) -> None:
+def _emit_spread_turned(e: VectorBuilder, v, point_step, x, line, size, tiles, zeros, side) -> None:
     """Bᵀ d B of some tiles from a block (lane, channel) of ``size`` bytes a row; ``tiles`` are the address of their
     table and their number, ``line`` is the bytes from one row of an image to the next."""
     table, count = tiles
 
-    def version(span: int):
-        def tile(t, carried):
+    def version(span: int, tile: Tile):
+        n = tile.reach
+
+        def one(t, carried):
             here, target = carried
             first, inside = e.load_int(here), e.load_int(e.at(here, 8))
             source = e.at(x, e.b.mul(first, const(span)))
             places = []
-            for point in range(POINTS):
+            for point in range(tile.points):
                 there = e.b.trunc(e.b.lshr(inside, const(point)), e.bit(True).type)
-                place = e.at(source, e.b.mul(line, const(point // 4)), point % 4 * span)
+                place = e.at(source, e.b.mul(line, const(point // n)), point % n * span)
                 places.append(e.b.select(there, place, zeros))
             for lane in range(0, span, VECTOR):
                 d = [e.load(e.at(place, lane)) for place in places]
-                across = [spread_four(e, d[4 * k : 4 * k + 4]) for k in range(4)]
-                down = [spread_four(e, [values[column] for values in across]) for column in range(4)]
-                for point in range(POINTS):
-                    at = e.at(target, e.b.mul(point_step, const(point)), lane)
-                    e.store(down[point % 4][point // 4], at)
+                lines = both_ways(e, tile.spread_inputs, [d[first : first + n] for first in range(0, tile.points, n)])
+                store_points(e, [value for line in lines for value in line], e.at(target, lane), point_step, None)
             return [e.at(here, 8 * TILE_WORDS), e.at(target, span)]
 
-        return lambda: e.loop(count, [table, v], tile)
+        return lambda: e.loop(count, [table, v], one)
 
-    e.switch(size, {span: version(span) for span in {BLOCK, SPAN}})
+    cases = [(span, tile) for span in {BLOCK, SPAN} for tile in TILES.values()]
+    e.switch(e.at(size, side), {span + tile.side: version(span, tile) for span, tile in cases})
 
 
 spread_turned = PerPrecision(vector_function(_emit_spread_turned, tiles=2))
+
+
+@helper
+def points_of(words):
+    return (words[SIDE] + 2) * (words[SIDE] + 2)
 
 
 @helper
@@ -143,17 +143,18 @@ def spread_chunk(g, x, buffer, words, chunk, count, rows, blocks, zeros):
                 rows[1] - rows[0],
                 run,
             )
-    point_step = words[TILES_PER_CHUNK] * SPAN + BLOCK
+    point_step, points = words[TILES_PER_CHUNK] * SPAN + BLOCK, points_of(words)
     for block in range(blocks[0], blocks[1]):
         size = words[LAST_BLOCK] if block == words[BLOCKS] - 1 else SPAN
         spread_turned(
-            buffer + words[V_START] + (block - blocks[0]) * POINTS * point_step,
+            buffer + words[V_START] + (block - blocks[0]) * points * point_step,
             point_step,
             x + block * SPAN * words[SOURCE_LANES],
             words[SOURCE_LINE] * size,
             size,
             (words[TILE_TABLE] + 8 * TILE_WORDS * first, count),
             zeros,
+            words[SIDE],
         )
 
 
@@ -163,10 +164,10 @@ def multiply_chunk(d, zeros, buffer, words, segment, panels, rows, blocks, add):
     row_bytes = words[TILES_PER_CHUNK] * itemsize
     g_point, x_point = (rows[1] - rows[0]) * row_bytes + BLOCK, words[TILES_PER_CHUNK] * SPAN + BLOCK
     every, step = (words[OUTPUTS] + PANEL - 1) // PANEL, words[D_STEP] * itemsize
-    for point in range(POINTS):
+    for point in range(points_of(words)):
         for block in range(blocks[0], blocks[1]):
             size = words[LAST_BLOCK] if block == words[BLOCKS] - 1 else SPAN
-            x = buffer + words[V_START] + ((block - blocks[0]) * POINTS + point) * x_point
+            x = buffer + words[V_START] + ((block - blocks[0]) * points_of(words) + point) * x_point
             row = rows[0]
             for panel in range(panels[0], panels[1]):
                 m = share(every, panel, words[OUTPUTS])
@@ -201,7 +202,7 @@ def gradient_points(d, zeros, terms: Terms, table, buffer, unit):
     )
     chunks = (words[G_TILES] + words[TILES_PER_CHUNK] - 1) // words[TILES_PER_CHUNK]
     begin, end = chunks * part // words[TILE_PARTS], chunks * (part + 1) // words[TILE_PARTS]
-    place = d + part * POINTS * outputs * words[D_STEP] * itemsize
+    place = d + part * points_of(words) * outputs * words[D_STEP] * itemsize
     for chunk in range(begin, end):
         tiles = min(words[TILES_PER_CHUNK], words[G_TILES] - chunk * words[TILES_PER_CHUNK])
         segment = words[SEGMENTS] + (SEGMENT if chunk == chunks - 1 else 0)
@@ -213,44 +214,41 @@ def gradient_points(d, zeros, terms: Terms, table, buffer, unit):
             multiply_chunk(place, zeros, buffer, words, segment, (low, high), rows, blocks, add)
 
 
-def _emit_join_points(e: VectorBuilder, d, steps, parts, vectors) -> None:
+def _emit_join_points(e: VectorBuilder, d, steps, parts, vectors, side) -> None:
     """Gᵀ D G of the sums of all parts of D, in place: the nine taps of a row take the place of the first nine points.
     ``steps`` are the bytes from point to point and from part to part."""
     point_step, part_step = steps
 
-    def three(u: list[Value]) -> list[Value]:
-        half = e.number(0.5)
-        inner = e.b.fmul(half, e.b.fadd(u[1], u[2]))
-        return [e.b.fadd(u[0], inner), e.b.fmul(half, e.b.fsub(u[1], u[2])), e.b.fadd(inner, u[3])]
+    def version(tile: Tile):
+        def vector(i, carried):
+            (here,) = carried
+            places = [e.at(here, e.b.mul(point_step, const(point))) for point in range(tile.points)]
 
-    def vector(i, carried):
-        (here,) = carried
-        places = [e.at(here, e.b.mul(point_step, const(point))) for point in range(POINTS)]
+            def part(p, sums):
+                skipped = e.b.mul(e.at(p, 1), part_step)
+                return [e.b.fadd(total, e.load(e.at(at, skipped))) for total, at in zip(sums, places, strict=True)]
 
-        def part(p, sums):
-            skipped = e.b.mul(e.at(p, 1), part_step)
-            return [e.b.fadd(total, e.load(e.at(at, skipped))) for total, at in zip(sums, places, strict=True)]
+            u = e.loop(e.b.sub(parts, const(1)), [e.load(place) for place in places], part)
+            n = tile.reach
+            lines = both_ways(e, tile.join_taps, [u[first : first + n] for first in range(0, tile.points, n)])
+            store_points(e, [value for line in lines for value in line], here, point_step, None)
+            return [e.at(here, VECTOR)]
 
-        u = e.loop(e.b.sub(parts, const(1)), [e.load(place) for place in places], part)
-        down = [three(u[column::4]) for column in range(4)]
-        for line in range(3):
-            for column, value in enumerate(three([values[line] for values in down])):
-                e.store(value, places[3 * line + column])
-        return [e.at(here, VECTOR)]
+        return lambda: e.loop(vectors, [d], vector)
 
-    e.loop(vectors, [d], vector)
+    e.switch(side, {tile.side: version(tile) for tile in TILES.values()})
 
 
 join_points = PerPrecision(vector_function(_emit_join_points, steps=2))
 
 
 @kernel
-def collect_points(out, d, rows, channels, d_step, count, add, part, parts):
+def collect_points(out, d, side, rows, channels, d_step, count, add, part, parts):
     """out (row, channel, tap) (+)= Gᵀ [Σ of ``count`` parts of D (point, row, channel)] G, for a slice of the rows."""
-    point_step = rows * d_step * itemsize
+    point_step, points = rows * d_step * itemsize, (side + 2) * (side + 2)
     for row in range(rows * part // parts, rows * (part + 1) // parts):
         here = d + row * d_step * itemsize
-        join_points(here, (point_step, POINTS * point_step), count, d_step * itemsize // VECTOR)
+        join_points(here, (point_step, points * point_step), count, d_step * itemsize // VECTOR, side)
         target = reals(out + row * channels * TAPS * itemsize, channels * TAPS)
         for tap in range(TAPS):
             values = reals(here + tap * point_step, channels)

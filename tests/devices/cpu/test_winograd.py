@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -27,8 +28,11 @@ def used_everywhere() -> Iterator[None]:
     """Also where it does not pay."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(winograd, "LEAST_GAIN", 0.0)
-        patch.setattr(winograd, "LEAST_GRADIENT_TILES", 1)
+        patch.setattr(winograd, "LEAST_GRADIENT_PIXELS", 1)
         yield
+
+
+sides = st.sampled_from(winograd.SIDES)  # of tiles
 
 
 @st.composite
@@ -58,50 +62,60 @@ def objective(made: tuple[Any, tuple[int, ...]], batch: int, seed: int, dtype: A
     return rop.Objective(net, rop.CrossEntropy(), x, y, dtype=dtype, layout="pixels", winograd=on)
 
 
-def jets(made: tuple[Any, tuple[int, ...]], batch: int, seed: int, dtype: Any) -> tuple[Any, Any]:
+@contextmanager
+def only(side: int) -> Iterator[None]:
+    """With tiles of this side only, where outputs are large enough for one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "SIDES", (side,))
+        yield
+
+
+def jets(made: tuple[Any, tuple[int, ...]], batch: int, seed: int, dtype: Any, side: int) -> tuple[Any, Any]:
     """All orders by direct sums and by Winograd's algorithm, at numbers that float32 can hold."""
     w, v = (vector(made[0], seed, np.float32).astype(dtype) for vector in (point, direction))
-    direct, fast = (objective(made, batch, seed, dtype, on) for on in (False, True))
-    return direct.jet(w, v), fast.jet(w, v)
+    with only(side):
+        direct, fast = (objective(made, batch, seed, dtype, on) for on in (False, True))
+        return direct.jet(w, v), fast.jet(w, v)
 
 
 def relative(actual: Any, expected: Any) -> float:
     return error_of(actual, expected) / float(np.linalg.norm(expected))
 
 
-@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds)
-def test_it_agrees_with_direct_sums(made: Any, batch: int, seed: int) -> None:
-    direct, fast = jets(made, batch, seed, np.float64)
+@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds, side=sides)
+def test_it_agrees_with_direct_sums(made: Any, batch: int, seed: int, side: int) -> None:
+    direct, fast = jets(made, batch, seed, np.float64, side)
     for name in RESULTS:
         assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
 
 
-@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds)
-def test_sums_in_chunks_and_parts(made: Any, batch: int, seed: int) -> None:
+@given(made=convolutions(), batch=st.integers(1, 5), seed=seeds, side=sides)
+def test_sums_in_chunks_and_parts(made: Any, batch: int, seed: int, side: int) -> None:
     """Chunks of channels, and parts of the tiles, rows and channels of a weight gradient."""
     small = {"CHUNK_CHANNELS": 9, "TILES_PER_CHUNK": 32, "LEAST_TILES_PER_PART": 20}
     small |= {"PART_ROWS": 14, "PART_CHANNELS": 16}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in small.items():
             patch.setattr(winograd, name, value)
-        direct, fast = jets(made, batch, seed, np.float64)
+        direct, fast = jets(made, batch, seed, np.float64, side)
     for name in RESULTS:
         assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
 
 
-@given(made=convolutions(smooth=True), batch=st.integers(1, 5), seed=seeds)
-def test_its_rounding_errors_are_those_of_direct_sums(made: Any, batch: int, seed: int) -> None:
+@given(made=convolutions(smooth=True), batch=st.integers(1, 5), seed=seeds, side=sides)
+def test_its_rounding_errors_are_those_of_direct_sums(made: Any, batch: int, seed: int, side: int) -> None:
     """In float32, against float64."""
-    exact, _ = jets(made, batch, seed, np.float64)
-    direct, fast = jets(made, batch, seed, np.float32)
+    exact, _ = jets(made, batch, seed, np.float64, side)
+    direct, fast = jets(made, batch, seed, np.float32, side)
     for name in RESULTS:
         wanted = getattr(exact, name)
         least = np.finfo(np.float32).eps * float(np.linalg.norm(wanted))
         assert error_of(getattr(fast, name), wanted) <= 3 * max(error_of(getattr(direct, name), wanted), least), name
 
 
+@pytest.mark.parametrize("side", winograd.SIDES)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
-def test_it_agrees_with_the_oracle(dtype: Any) -> None:
+def test_it_agrees_with_the_oracle(dtype: Any, side: int) -> None:
     net = rop.Sequential(
         rop.Conv2d(3, 19, 3, padding=1),
         rop.ReLU(),
@@ -116,35 +130,38 @@ def test_it_agrees_with_the_oracle(dtype: Any) -> None:
     x, y = cast(normal(0, (batch, *made[1])), dtype), labels(0, (batch,), CLASSES)
     w, v = point(net, 0, dtype), direction(net, 0, dtype)
     expected = reference(net, rop.CrossEntropy(), x, y, w, v)
-    actual = objective(made, batch, 0, dtype, True).jet(w, v)
+    with only(side):
+        actual = objective(made, batch, 0, dtype, True).jet(w, v)
     found = discrepancies(actual, expected, v, TOLERANCES[np.dtype(dtype)])
     assert not found, "\n".join(found)
 
 
-def test_gradients_that_are_added_to_others() -> None:
+@pytest.mark.parametrize("side", winograd.SIDES)
+def test_gradients_that_are_added_to_others(side: int) -> None:
     """The same layer twice, and an input with two uses: a weight gradient and an input gradient are added."""
     source, layer, other = rop.Input(), rop.Conv2d(20, 20, 3, padding=1), rop.Conv2d(20, 20, 3, padding=1)
     first = rop.Conv2d(2, 20, 1)(source)
     total = rop.Add()(layer(rop.ReLU()(layer(first))), other(first))
     net = rop.Graph(source, rop.Linear(20 * 63, CLASSES)(rop.Flatten()(rop.Tanh()(total))))
-    direct, fast = jets((net, (2, 7, 9)), 3, 0, np.float64)
+    direct, fast = jets((net, (2, 7, 9)), 3, 0, np.float64, side)
     for name in RESULTS:
         assert relative(getattr(fast, name), getattr(direct, name)) <= 1e-12, name
 
 
 @pytest.mark.skipif(numba.config.NUMBA_NUM_THREADS < 2, reason="one core only")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
-@pytest.mark.parametrize("batch, side", [(1, 3), (5, 17)])
-def test_the_number_of_threads_changes_no_bit(dtype: Any, batch: int, side: int) -> None:
+@pytest.mark.parametrize("batch, size, side", [(1, 3, 2), (5, 17, 2), (1, 5, 4), (5, 17, 4)])
+def test_the_number_of_threads_changes_no_bit(dtype: Any, batch: int, size: int, side: int) -> None:
     net = rop.Sequential(
-        rop.Conv2d(2, 33, 1), rop.Conv2d(33, 40, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(40 * side**2, 3)
+        rop.Conv2d(2, 33, 1), rop.Conv2d(33, 40, 3, padding=1), rop.ReLU(), rop.Flatten(), rop.Linear(40 * size**2, 3)
     )
     w, v = point(net, 1, dtype), direction(net, 1, dtype)
     found = []
     try:
         for count in (1, 2):
             numba.set_num_threads(count)
-            found.append(objective((net, (2, side, side)), batch, 1, dtype, True).jet(w, v))
+            with only(side):
+                found.append(objective((net, (2, size, size)), batch, 1, dtype, True).jet(w, v))
     finally:
         numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
     for name in RESULTS:
@@ -195,11 +212,40 @@ def test_where_it_does_not_pay_sums_are_direct(monkeypatch: pytest.MonkeyPatch) 
     net = around(16)
     monkeypatch.setattr(winograd, "LEAST_GAIN", 100.0)
     assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd_gradient.gradient_points"}
-    monkeypatch.setattr(winograd, "LEAST_GRADIENT_TILES", 2 * 9 + 1)
+    monkeypatch.setattr(winograd, "LEAST_GRADIENT_PIXELS", 2 * 36 + 1)
     assert not kernels_of(net, (2, 8, 8)) & FAST
     monkeypatch.setattr(winograd, "LEAST_GAIN", 0.0)
     assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd.winograd_products"}
-    monkeypatch.setattr(winograd, "LEAST_GRADIENT_TILES", 2 * 9)
+    monkeypatch.setattr(winograd, "LEAST_GRADIENT_PIXELS", 2 * 36)
     assert kernels_of(net, (2, 8, 8)) >= FAST
     monkeypatch.setattr(winograd, "MOST_GRADIENT_WEIGHTS", 16 * 32 - 1)
     assert kernels_of(net, (2, 8, 8)) & FAST == {"winograd.winograd_products"}
+
+
+@pytest.mark.parametrize(
+    "images, size, rows, channels, product, gradient",
+    [
+        (4, 56, 64, 64, 4, 4),
+        (32, 8, 256, 256, 4, 4),
+        (4, 14, 256, 256, 2, 2),  # few tiles: transforms of short runs, and sums that are larger than the factors
+        (4, 7, 512, 512, 2, None),
+        (32, 4, 512, 256, 2, None),
+        (16, 6, 64, 64, None, 2),
+        (4, 4, 128, 32, None, 4),
+    ],
+)
+def test_which_tiles_a_layer_has(
+    images: int, size: int, rows: int, channels: int, product: int | None, gradient: int | None
+) -> None:
+    """As measured on one thread."""
+    tiles = winograd.tiles_of(images, (size, size), (size, size), (1, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd, "LEAST_GAIN", 1.15)
+        found = winograd.best_for_product(tiles, rows, channels), winograd.best_for_gradient(tiles, rows * channels)
+    assert [one and one.side for one in found] == [product, gradient]
+
+
+def test_no_tile_is_larger_than_the_output() -> None:
+    """But for the smallest, which every output has."""
+    for output, wanted in [((1, 1), {2}), ((3, 9), {2}), ((4, 4), {2, 4})]:
+        assert winograd.tiles_of(1, (9, 9), output, (0, 0)).keys() == wanted

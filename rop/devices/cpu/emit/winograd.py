@@ -25,32 +25,45 @@ from rop.devices.cpu.emit.strips import (
 from rop.devices.cpu.memory import ZEROS, Layout
 from rop.kernels.cpu import winograd, winograd_gradient
 from rop.kernels.cpu.gemm import PANEL, SPAN
+from rop.kernels.cpu.tiles import TILES
 from rop.kernels.cpu.vector import BLOCK, VECTOR
 from rop.lowering.bilinear import WEIGHT_ORDERS, ConvProducts
 from rop.lowering.values import Buffer
 
+SIDES = tuple(TILES)  # of the tiles that may be used
 LEAST_CHANNELS = 16  # of the source and of C
 CHUNK_CHANNELS = 128  # channels that are transformed at a time: their points stay in the cache, those of two terms, too
 TILES_PER_CHUNK = 64  # of a weight gradient: its factors stay in the cache together with the sums, …
 PART_ROWS, PART_CHANNELS = 128, 64  # … of which a unit has at most about so many rows and channels
 LEAST_TILES_PER_PART = 512  # tiles of which a weight gradient has sums of its own
-LEAST_GRADIENT_TILES = 128  # with fewer, bringing the sums to their places takes longer than is saved, …
-MOST_GRADIENT_WEIGHTS = 1 << 17  # … and with more weights the sums do not stay in the cache
+LEAST_GRADIENT_PIXELS = 512  # with fewer, bringing the sums to their places takes longer than is saved, …
+MOST_GRADIENT_WEIGHTS = 1 << 16  # … and with more weights the sums do not stay in the cache; …
+WEIGHTS_PER_TILE = 1200  # … adding to the sums of so many weights costs as much as the products of one more tile
 # The estimate of the work of both algorithms counts products of vectors of so many lanes, in strips of two vectors and
 # panels of so many rows, whichever the machine has.
 LANES, PANEL_ROWS = 16, 12
-SPREADING = 150.0  # transforming what a run reads of one channel, …
-# … and what it gives of one row, costs as much as so many products; half of it for a run of half a vector
-JOINING = 120.0
-PACKING = 6.0  # direct sums pack rows of strips, each of which costs this much,
-PREPARING = 8.0  # and transforming a weight costs more than packing it
+PACKING = 6.0  # direct sums pack rows of strips, each of which costs as much as so many products
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What tiles of one size cost, next to a product of direct sums."""
+
+    product: float
+    preparing: float  # transforming a weight
+    spreading: float  # transforming what a run reads of one channel, …
+    joining: float  # … and what it gives of one row; half of it for a run of half a vector
+
+
+COSTS = {2: Costs(1.13, 1.0, 190.0, 35.0), 4: Costs(1.4, 8.0, 410.0, 240.0)}  # by the side of the tiles
 LEAST_GAIN = 1.15  # where the estimate gives less, measured times differ either way
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The 2×2 tiles of an output, and what they read of an image through windows of 3×3."""
+    """The tiles of an output, and what they read of an image through windows of 3×3."""
 
+    side: int  # outputs of a tile in each direction
     images: int
     image: tuple[int, ...]  # height and width of the source
     output: tuple[int, ...]
@@ -59,7 +72,12 @@ class Tiles:
     @property
     def sides(self) -> tuple[int, int]:
         """Rows and columns of tiles of an image."""
-        return -(-self.output[0] // 2), -(-self.output[1] // 2)
+        return -(-self.output[0] // self.side), -(-self.output[1] // self.side)
+
+    @property
+    def points(self) -> int:
+        """Products of a tile."""
+        return TILES[self.side].points
 
     @property
     def count(self) -> int:
@@ -73,31 +91,33 @@ class Tiles:
         strip, offset = np.divmod(first, per_strip)
         sample, row, column = np.unravel_index(first, (self.images, *self.sides))
         (height, width), (out_height, out_width) = self.image, self.output
-        top, left = 2 * row - self.padding[0], 2 * column - self.padding[1]
+        top, left = self.side * row - self.padding[0], self.side * column - self.padding[1]
         half = length <= lanes // 2
         room = np.where(self.count - strip * per_strip <= BLOCK // itemsize, BLOCK // itemsize, per_strip)
         size = np.where(half, VECTOR // 2, VECTOR)
         words = np.zeros((first.size, winograd.RUN_WORDS), np.int64)
         words[:, winograd.FIRST] = offset * itemsize
-        words[:, winograd.SHAPE] = size + (offset + size // itemsize <= room)
+        words[:, winograd.SHAPE] = size + self.side + (offset + size // itemsize <= room)
+        words[:, winograd.LENGTH] = length
         words[:, winograd.SOURCE] = ((sample * height + top) * width + left) * itemsize
-        words[:, winograd.LINES] = _bits(-top, height - top, 4)
-        words[:, winograd.COLUMNS] = _bits(-left, width - left, 2 * length + 2)
-        words[:, winograd.TARGET] = ((sample * out_height + 2 * row) * out_width + 2 * column) * itemsize
-        words[:, winograd.UPPER] = _bits(0 * row, out_width - 2 * column, 2 * length)
-        words[:, winograd.LOWER] = np.where(2 * row + 1 < out_height, words[:, winograd.UPPER], 0)
-        words[:, winograd.MINE] = _bits(0 * row, length, length)
+        words[:, winograd.LINES] = _bits(-top, height - top, self.side + 2)
+        words[:, winograd.LEFT] = np.maximum(0, -left)
+        words[:, winograd.RIGHT] = np.minimum(self.side * length + 2, width - left)
+        above, before = self.side * row, self.side * column
+        words[:, winograd.TARGET] = ((sample * out_height + above) * out_width + before) * itemsize
+        words[:, winograd.DOWN] = np.minimum(self.side, out_height - above)
+        words[:, winograd.ACROSS] = np.minimum(self.side * length, out_width - before)
         return words, strip
 
     def inputs(self) -> np.ndarray:
-        """For each tile the lane of its first input, which may be outside of the image, and which of the sixteen are
+        """For each tile the lane of its first input, which may be outside of the image, and which of its inputs are
         inside, as bits."""
         sample, row, column = np.unravel_index(np.arange(self.count), (self.images, *self.sides))
-        (height, width), four = self.image, np.arange(4)
-        top, left = 2 * row - self.padding[0], 2 * column - self.padding[1]
-        down, right = top[:, None] + four, left[:, None] + four
+        (height, width), several = self.image, np.arange(self.side + 2)
+        top, left = self.side * row - self.padding[0], self.side * column - self.padding[1]
+        down, right = top[:, None] + several, left[:, None] + several
         inside = ((down >= 0) & (down < height))[:, :, None] & ((right >= 0) & (right < width))[:, None, :]
-        bits = inside.reshape(-1, winograd.POINTS) @ (np.int64(1) << np.arange(winograd.POINTS))
+        bits = inside.reshape(-1, self.points) @ (np.int64(1) << np.arange(self.points))
         return np.stack([(sample * height + top) * width + left, bits], axis=1)
 
     def pieces(self, lanes: int, per_strip: int) -> tuple[np.ndarray, np.ndarray]:
@@ -125,21 +145,48 @@ def divided(strips: int, panels: int) -> tuple[int, int]:
 def gain(tiles: Tiles, rows: int, channels: int) -> float:
     """How much more work direct sums are by the estimate.
 
-    >>> round(gain(Tiles(4, (28, 28), (28, 28), (1, 1)), 128, 128), 1)
-    2.0
-    >>> round(gain(Tiles(4, (4, 4), (4, 4), (1, 1)), 64, 64), 1)
-    0.6
+    >>> [round(gain(Tiles(side, 4, (28, 28), (28, 28), (1, 1)), 128, 128), 1) for side in (2, 4)]
+    [1.9, 2.3]
+    >>> [round(gain(Tiles(side, 4, (4, 4), (4, 4), (1, 1)), 64, 64), 1) for side in (2, 4)]
+    [0.5, 0.3]
     """
-    _, lengths = tiles.pieces(LANES, 2 * LANES)
+    costs, (_, lengths) = COSTS[tiles.side], tiles.pieces(LANES, 2 * LANES)
     runs = float(np.where(lengths <= LANES // 2, 0.5, 1.0).sum())
     positions = tiles.images * tiles.output[0] * tiles.output[1]
     panels = -(-rows // PANEL_ROWS)
     row_parts = divided(-(-tiles.count // (2 * LANES)), panels)[1]
     direct_parts = divided(-(-positions // (2 * LANES)), panels)[1]
-    products = winograd.POINTS * -(-tiles.count // LANES) + PREPARING
-    mine = rows * channels * products + runs * (SPREADING * channels * row_parts + JOINING * rows)
+    products = costs.product * tiles.points * -(-tiles.count // LANES) + costs.preparing
+    mine = rows * channels * products + runs * (costs.spreading * channels * row_parts + costs.joining * rows)
     direct = winograd.TAPS * -(-positions // LANES) * channels * (rows + PACKING * direct_parts)
     return direct / mine
+
+
+def gradient_work(tiles: Tiles, weights: int) -> float:
+    """Products of a weight gradient for each pair of channels, and what its sums cost."""
+    return tiles.points * (tiles.count + weights / WEIGHTS_PER_TILE)
+
+
+def tiles_of(
+    images: int, image: tuple[int, ...], output: tuple[int, ...], padding: tuple[int, int]
+) -> dict[int, Tiles]:
+    """The tiles that there are, by their sides: none that are larger than the output, but for the smallest."""
+    least = min(TILES)
+    return {side: Tiles(side, images, image, output, padding) for side in SIDES if side <= max(least, min(output))}
+
+
+def best_for_product(tiles: dict[int, Tiles], rows: int, channels: int) -> Tiles | None:
+    """The tiles of a product, None where direct sums take less time."""
+    gains = {side: gain(one, rows, channels) for side, one in tiles.items()}
+    best = max(gains, key=gains.__getitem__, default=None)
+    return None if best is None or gains[best] < LEAST_GAIN else tiles[best]
+
+
+def best_for_gradient(tiles: dict[int, Tiles], weights: int) -> Tiles | None:
+    """The tiles of the gradient of so many pairs of channels, None where direct sums take less time."""
+    work = {side: gradient_work(one, weights) for side, one in tiles.items()}
+    least = min(work, key=work.__getitem__, default=None)
+    return None if least is None or weights > MOST_GRADIENT_WEIGHTS else tiles[least]
 
 
 @dataclass
@@ -158,20 +205,22 @@ class TileProduct:
     def __post_init__(self) -> None:
         layout, per_strip = self.layout, SPAN // self.layout.itemsize
         self.per_chunk = -(-self.channels // -(-self.channels // CHUNK_CHANNELS))
-        self.at = layout.reserve("panels", winograd.POINTS * self.rows * self.channels)
+        self.at = layout.reserve("panels", self.tiles.points * self.rows * self.channels)
         self.strips = -(-self.tiles.count // per_strip)
         self.strip_parts, self.row_parts = divided(self.strips, -(-self.rows // PANEL))
         self.units = self.strip_parts * self.row_parts
         point_step = self.per_chunk * SPAN + BLOCK
         sums = PANEL if self.per_chunk == self.channels else self.rows
-        self.buffer_step = len(WEIGHT_ORDERS) * winograd.POINTS * point_step + sums * winograd.SUMS_STEP
+        points = self.tiles.points
+        self.buffer_step = len(WEIGHT_ORDERS) * points * point_step + sums * (points * SPAN + BLOCK)
         layout.need_room("strips", self.units * self.buffer_step // layout.itemsize)
         self.words = self._words()
 
     def _words(self) -> int:
         layout, words, tables = self.layout, np.zeros(winograd.PRODUCT_WORDS, np.int64), self.layout.tables
+        words[winograd.SIDE] = self.tiles.side
         words[winograd.ROWS], words[winograd.CHANNELS] = self.rows, self.channels
-        words[winograd.PER_CHUNK], words[winograd.TILES] = self.per_chunk, self.tiles.count
+        words[winograd.PER_CHUNK], words[winograd.TILE_COUNT] = self.per_chunk, self.tiles.count
         words[winograd.STRIPS] = self.strips
         words[winograd.STRIP_PARTS], words[winograd.ROW_PARTS] = self.strip_parts, self.row_parts
         words[winograd.C_STEP], words[winograd.X_STEP] = layout.row_size(self.c), layout.row_size(self.x)
@@ -192,7 +241,7 @@ class TileProduct:
             winograd.pack_points,
             y=self.weights(k, direction),
             w=self.layout.parameter(k, direction, weight_at),
-            table=tables.put([self.rows, self.channels, self.per_chunk, *self.steps]),
+            table=tables.put([self.tiles.side, self.rows, self.channels, self.per_chunk, *self.steps]),
             backwards=int(self.backwards),
             part=UNIT,
             parts=parts,
@@ -227,17 +276,18 @@ class TileGradient(WeightGradient):
         most = -(-LEAST_UNITS // (self.panel_parts * self.block_parts))
         self.tile_parts = parts_of(tiles.count // max(LEAST_TILES_PER_PART, self.per_chunk), most)
         rows = -(-panels // self.panel_parts) * -(-op.rows // panels)
-        self.v_start = winograd.POINTS * (rows * self.per_chunk * size + BLOCK)
+        self.v_start = tiles.points * (rows * self.per_chunk * size + BLOCK)
         blocks = -(-self.blocks // self.block_parts)
-        self.buffer_step = self.v_start + blocks * winograd.POINTS * (self.per_chunk * SPAN + BLOCK)
+        self.buffer_step = self.v_start + blocks * tiles.points * (self.per_chunk * SPAN + BLOCK)
         self.units = self.tile_parts * self.panel_parts * self.block_parts
         layout.need_room("strips", self.units * self.buffer_step // size)
-        layout.need_room("gradient", self.tile_parts * winograd.POINTS * op.rows * self.per_tap)
+        layout.need_room("gradient", self.tile_parts * tiles.points * op.rows * self.per_tap)
         self.table = self._table()
 
     def _table(self) -> int:
         layout, op, tables, kernels = self.layout, self.operation, self.layout.tables, winograd_gradient
         words, count = np.zeros(kernels.GRADIENT_WORDS, np.int64), self.tiles.count
+        words[kernels.SIDE] = self.tiles.side
         words[kernels.OUTPUTS], words[kernels.D_STEP] = op.rows, self.per_tap
         words[kernels.BLOCKS], words[kernels.LAST_BLOCK] = self.blocks, self.last_block
         words[kernels.G_TILES], words[kernels.TILES_PER_CHUNK] = count, self.per_chunk
@@ -273,6 +323,7 @@ class TileGradient(WeightGradient):
             winograd_gradient.collect_points,
             out=code.out.plus(op.weight_at * layout.itemsize),
             d=Ref("gradient", 0, 0),
+            side=self.tiles.side,
             rows=op.rows,
             channels=op.inputs,
             d_step=self.per_tap,
@@ -286,37 +337,37 @@ class TileGradient(WeightGradient):
 class EmitConvWinograd(EmitConvStrips):
     """Conv2d on pixel lanes: products of 3×3 by Winograd's algorithm where it pays, all else by direct sums."""
 
-    @property
-    def possible(self) -> bool:
-        """Whether the algorithm is for this layer."""
+    def _tiles(self, image: tuple[int, ...], output: tuple[int, ...], padding: tuple[int, int]) -> dict[int, Tiles]:
+        """The tiles of an output, none if the algorithm is not for this layer."""
         g, op = self.operation.geometry, self.operation
-        return (
+        possible = (
             self.plan.winograd
             and (g.kernel, g.stride, g.dilation, op.groups) == ((3, 3), (1, 1), (1, 1), 1)
             and min(op.rows, op.inputs) >= LEAST_CHANNELS
         )
+        return tiles_of(self.layout.images, image, output, padding) if possible else {}
 
     def make_forward(self) -> PackedProduct:
-        op, layout, g = self.operation, self.layout, self.operation.geometry
-        tiles = Tiles(layout.images, g.image, g.output, g.padding)
-        if not (self.possible and gain(tiles, op.rows, op.inputs) >= LEAST_GAIN):
+        op, g = self.operation, self.operation.geometry
+        tiles = best_for_product(self._tiles(g.image, g.output, g.padding), op.rows, op.inputs)
+        if tiles is None:
             return super().make_forward()
         steps = (op.fan, g.taps)
-        return TileProduct(layout, tiles, op.rows, op.inputs, op.y.buffer, op.source.buffer, steps, False)
+        return TileProduct(self.layout, tiles, op.rows, op.inputs, op.y.buffer, op.source.buffer, steps, False)
 
     def make_backward(self) -> list[PackedProduct]:
         """h = Wᵀ δ is a convolution, too: of δ, with the taps in reverse and what is left of the padding."""
-        op, layout, g = self.operation, self.layout, self.operation.geometry
-        tiles = Tiles(layout.images, g.output, g.image, (2 - g.padding[0], 2 - g.padding[1]))
-        if not (self.possible and gain(tiles, op.inputs, op.rows) >= LEAST_GAIN):
+        op, g = self.operation, self.operation.geometry
+        left = (2 - g.padding[0], 2 - g.padding[1])
+        tiles = best_for_product(self._tiles(g.output, g.image, left), op.inputs, op.rows)
+        if tiles is None:
             return super().make_backward()
         steps = (g.taps, op.fan)
-        return [TileProduct(layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, True)]
+        return [TileProduct(self.layout, tiles, op.inputs, op.rows, op.source.buffer, op.y.buffer, steps, True)]
 
     def make_weight_gradient(self) -> GradientOfWeights:
-        op, layout, g = self.operation, self.layout, self.operation.geometry
-        tiles = Tiles(layout.images, g.image, g.output, g.padding)
-        pays = tiles.count >= LEAST_GRADIENT_TILES and op.rows * op.inputs <= MOST_GRADIENT_WEIGHTS
-        if not (self.possible and pays):
+        op, g = self.operation, self.operation.geometry
+        tiles = best_for_gradient(self._tiles(g.image, g.output, g.padding), op.rows * op.inputs)
+        if tiles is None or self.layout.images * g.output[0] * g.output[1] < LEAST_GRADIENT_PIXELS:
             return super().make_weight_gradient()
-        return TileGradient(layout, op, self.source, self.reads, tiles)
+        return TileGradient(self.layout, op, self.source, self.reads, tiles)
