@@ -398,7 +398,8 @@ def map_nets(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def wide_map_nets(draw: st.DrawFn) -> Problem:
-    """Convolutions of 3×3 with so many channels and pixels that Winograd's algorithm pays."""
+    """Convolutions of 3×3 with so many channels and pixels that Winograd's algorithm pays, and one of 1×1 whose
+    gradient of weights goes straight to its place: its channels fill whole vectors."""
     side, padding = draw(st.integers(13, 15)), draw(st.integers(0, 2))
     net = rop.Sequential(
         rop.Conv2d(2, 64, 1),
@@ -407,6 +408,7 @@ def wide_map_nets(draw: st.DrawFn) -> Problem:
         draw(st.sampled_from([rop.ReLU(), rop.Tanh()])),
         rop.Conv2d(64, 64, 3, padding=1),
         rop.AdaptiveAvgPool2d(1),
+        rop.Conv2d(64, 64, 1),
         rop.Flatten(),
         rop.Linear(64, 3),
     )
