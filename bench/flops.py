@@ -70,10 +70,14 @@ def flops(problem: Problem, batch: int, work: str, steps: int = 1) -> int:
 
 def count(problem: Problem) -> list[Count]:
     """The products of every linear and convolutional layer, in the order in which they are met."""
-    net = problem.network()
+    return list(count_of(problem.network(), problem).values())
+
+
+def count_of(net: rop.Graph, problem: Problem) -> dict[Node, Count]:
+    """The same by the nodes of a net of the problem."""
     walk = _Walk(net, net.shapes(problem.input_shape), problem.training)
     walk.backward(_seed(problem.rop_loss(), walk.orders[net.output]))
-    return list(walk.counts.values())
+    return walk.counts
 
 
 def taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> int:

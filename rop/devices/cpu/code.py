@@ -8,18 +8,22 @@ rop/devices/cpu/emit/ add the instructions of each layer; memory.py decides wher
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from rop.devices.cpu.threads import Pace
+from rop.devices.emission import BaseEmitter
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu.interpreter import OPERANDS, ROW, STAGE, TILES
 
 LEAST_SLICES, MOST_SLICES = 8, 64  # of the rows of an instruction; between them, as many as give slices of …
 SLICE_BYTES = 1 << 17  # … this size: the instructions of a stage find in the cache what the one before has read
+EVERYWHERE = "all layers"  # for which an instruction is that no single layer asks for
+
+Emitting = TypeVar("Emitting", bound=BaseEmitter[Any])
 
 
 @dataclass(frozen=True)
@@ -40,10 +44,11 @@ Operand = Word | tuple[Word, ...]
 
 @dataclass
 class Instruction:
-    """A kernel and the words of its operands, in the order in which the kernel takes them."""
+    """A kernel, the words of its operands, in the order in which the kernel takes them, and the layer it works for."""
 
     kernel: Kernel
     words: tuple[Word, ...]
+    where: str
 
 
 @dataclass
@@ -68,6 +73,14 @@ class Code:
         self.stages: list[Stage] = []
         self.wanted = False  # whether the parameters' gradient of the current order is wanted,
         self.sums = 0  # and from which set of partial sums it will be collected
+        self._where = EVERYWHERE
+
+    def for_each(self, emitters: Iterable[Emitting]) -> Iterator[Emitting]:
+        """The emitters in turn; the instructions that each adds are known by the name of its layer."""
+        for emitter in emitters:
+            self._where = emitter.operation.where
+            yield emitter
+        self._where = EVERYWHERE
 
     def _add(self, kind: str, units: int, kernel: Kernel, operands: dict[str, Operand], join: bool) -> None:
         missing = set(kernel.operands) ^ set(operands)
@@ -80,7 +93,7 @@ class Code:
             given = operand if isinstance(operand, tuple) else (operand,)
             assert len(given) == count, f"{kernel.name}: {name} takes {count} words, not {len(given)}"
             words += given
-        self.stages[-1].instructions.append(Instruction(kernel, tuple(words)))
+        self.stages[-1].instructions.append(Instruction(kernel, tuple(words), self._where))
 
     def tile(self, kernel: Kernel, **operands: Operand) -> None:
         """An instruction for every tile."""
@@ -151,6 +164,7 @@ class Bound:
         self.table = np.zeros((sum(len(stage.instructions) for stage in stages), ROW), np.int64)
         self.stages = np.zeros((len(stages), STAGE), np.int64)
         self.names = [instruction.kernel.name for stage in stages for instruction in stage.instructions]
+        self.places = [instruction.where for stage in stages for instruction in stage.instructions]
         self._moving: dict[str, list[tuple[int, int, int]]] = {}  # region -> row, word, offset in it
         row = 0
         for s, stage in enumerate(stages):

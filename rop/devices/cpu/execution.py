@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,16 @@ class Execution:
             if not completed:
                 self._forget()
         return completed
+
+    def costs(self, bound: Bound, first: int, tiles: int) -> list[float]:
+        """Runs a pass instruction by instruction on one thread -> the seconds of CPU time that each has taken."""
+        self._tile_count[0] = tiles
+        run, seconds = runner(False), []
+        for row in range(bound.length):
+            stage, start = bound.alone(row), thread_time()
+            run(bound.address[0], stage.ctypes.data, 1, tiles, first, self.asked_address)
+            seconds.append(thread_time() - start)
+        return seconds
 
     def check_guards(self, passes: Sequence[Bound], first: int, results: Sequence[guard.Zone] = ()) -> None:
         """In guard mode, compares the canaries after these passes and names the kernel that changed one."""

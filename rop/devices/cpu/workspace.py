@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,6 +35,14 @@ CHUNK_TILES = 64  # … nor should its number of tiles exceed this, …
 CHUNK_LEAST = 4  # … but a chunk has at least this number of tiles, for threads to share
 ALL_ORDERS = ((0, 0), (1, 0), (2, 0))  # (order, direction)
 BLOCK_OF_VECTORS = 8  # directions that go through the network together
+
+
+class Cost(NamedTuple):
+    """The CPU time of one instruction."""
+
+    where: str  # the layer that it works for
+    kernel: str
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -317,6 +325,20 @@ class CpuWorkspace(Workspace):
         finally:
             ready.bound.move({name: self.memory.address(name) for name in names})
         return arrays
+
+    def costs(self, position: Position, orders: tuple[int, ...], v: np.ndarray | None = None) -> list[Cost]:
+        """What a question costs, instruction by instruction, each run alone on one thread. All orders up to the last
+        one run, and those that are asked for have results, which are not handed out."""
+        self._place(position)
+        if v is not None:
+            self._lend("v0", v, position)
+        bound = self.bound(*pass_of(0, orders)).bound
+        seconds = np.zeros(bound.length)
+        for first in range(0, self.tiles, self.chunk):
+            seconds += self.execution.costs(bound, first, min(self.chunk, self.tiles - first))
+        self.release("w", "v0")
+        self.forget()
+        return [Cost(*one) for one in zip(bound.places, bound.names, seconds.tolist(), strict=True)]
 
     def outputs(self, data: Data, result: np.ndarray) -> None:
         """The forward pass alone; result (batch, features) gets the outputs."""

@@ -68,9 +68,9 @@ class Lowered(BaseLowered[Layout, Emitter]):
         for i, (k, direction) in enumerate(orders):
             code.wanted, code.sums = i in results, 0 if at_once else sorted(results).index(i) if i in results else 0
             code.out = Ref(result_region(orders, i), 0, 0)
-            for emitter in self.emitters:
+            for emitter in code.for_each(self.emitters):
                 emitter.forward(code, k, direction)
-            for emitter in self.backwards() if self.plan.gradients else ():
+            for emitter in code.for_each(self.backwards() if self.plan.gradients else ()):
                 add_uses(self.layout, code, emitter.operation, k)
                 rectify_gradient(self.layout, code, emitter.operation, k)
                 emitter.backward(code, k, direction)
@@ -114,14 +114,14 @@ class Lowered(BaseLowered[Layout, Emitter]):
                 part=Ref("number", 0, 1),
                 parts=parts,
             )
-        for emitter in self.emitters:
+        for emitter in code.for_each(self.emitters):
             emitter.prepare(code, k, direction)
 
     def _collect(self, code: Code, k: int, direction: int, sums: int, out: Ref) -> None:
         """The parameters' gradient of order k from one set of partial sums: wide layers, then the sums over tiles, tied
         parameters last."""
         layout = self.layout
-        for emitter in self.emitters:
+        for emitter in code.for_each(self.emitters):
             emitter.wide(code, k, direction, out)
         code.barrier()
         one = layout.tables.put([1])
