@@ -28,6 +28,7 @@ from rop.training.report import blank
 from rop.training.settings import compiled_settings, innermost_rule
 from rop.training.steps import Steps
 
+USUAL_ITERATIONS = 10  # of power iteration that starts from the eigenvector of the step before
 SHARE = 0.005  # seconds of steps in one call, which runs either with threads or without
 
 
@@ -64,7 +65,8 @@ class CompiledSteps(Steps):
         )
         self._data = Data(self._x.reshape(len(self._x), -1), self._targets, 1.0, np.zeros(0, np.int64))
         self._shares = self._targets.shares if self.loss.reduction != "sum" else None
-        self._pace, self._share = Pace(), 1
+        self._pace: Pace | None = None
+        self._share = 1
         self._clock = _clock() if self._profiled else 0
         self._allocate(w)
 
@@ -139,7 +141,7 @@ class CompiledSteps(Steps):
 
     def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
         long = self._work >= CANCELLABLE_WORK  # else a request to stop need not wait long
-        if not long and self._work * (2 + self._settings[Setting.ITERATIONS]) >= CANCELLABLE_WORK:
+        if not long and self._work_of_step(int(self._settings[Setting.ITERATIONS])) >= CANCELLABLE_WORK:
             long = bool(self._given[first : first + count, Given.MU].any())
         with engine_lock():
             self._space.bind(self._epoch_data)
@@ -168,21 +170,27 @@ class CompiledSteps(Steps):
         whole = self._space.execution.call_cancellable(call, stop or (lambda: False))
         return done[0], whole
 
+    def _work_of_step(self, iterations: int) -> float:
+        """About how much a step has to do, with so many products of the penalty."""
+        return float(self._work * (2 + iterations))
+
     def _run_at_best_pace(self, first: int, count: int, before: int) -> int:
         """Runs the steps with threads while these are faster, which is tried again every few milliseconds."""
         most, done = numba.get_num_threads(), 0
+        usual = min(USUAL_ITERATIONS, int(self._settings[Setting.ITERATIONS]))
+        pace = self._pace = self._pace or Pace(self._work_of_step(usual))
         threads = most
         try:
             while done < count:
                 share = min(count - done, self._share)
-                parallel = most > 1 and self._pace.parallel()
+                parallel = most > 1 and pace.parallel()
                 if threads != (most if parallel else 1):  # to say so takes a microsecond
                     threads = most if parallel else 1
                     numba.set_num_threads(threads)
                 start = time.perf_counter()
                 came = self._call(first + done, share, before)
                 seconds = (time.perf_counter() - start) / share
-                self._pace.measured(parallel, seconds)
+                pace.measured(parallel, seconds)
                 self._share = max(1, int(SHARE / seconds))
                 done += came
                 if came < share:

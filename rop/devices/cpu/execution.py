@@ -60,7 +60,11 @@ class Execution:
 
     def takes_long(self, bound: Bound, tiles: int) -> bool:
         """Whether Ctrl-C must be able to cancel a pass over so many tiles."""
-        return bound.length * self._tile_bytes * tiles >= CANCELLABLE_WORK
+        return self.work(bound, tiles) >= CANCELLABLE_WORK
+
+    def work(self, bound: Bound, tiles: int) -> float:
+        """About how much a pass over so many tiles has to do, in instructions times bytes."""
+        return float(bound.length * self._tile_bytes * tiles)
 
     def _guard_results(self, results: Sequence[np.ndarray]) -> list[guard.Zone]:
         """Fills the gaps around results outside the workspace with canaries."""

@@ -8,6 +8,7 @@ time does.
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 import threading
 import time
@@ -28,9 +29,17 @@ SPACING_WITHOUT_THREADS = 2  # … or this multiple once threads have been given
 NEWEST_WEIGHT = 0.25  # weight of a new measurement in the running average; less for calls shorter than a trial
 OUTLIER = 2.0  # a measurement counts at most as this multiple of the average, so that one interruption decides nothing
 CLEAR_GAIN = 0.8  # threads are given up only for a time below this part of theirs, because a few calls mislead
-ALWAYS_PARALLEL_SECONDS = 5e-3  # longer calls always use threads: at worst threads take turns, and trials are costly
+# Calls that take longer always use threads, unless they have little work: at worst threads take turns, and trials are
+# costly. Where little work takes so long, threads may be waiting for cores that other programs occupy, …
+ALWAYS_PARALLEL_SECONDS = 5e-3
+LITTLE_WORK = 2e8  # … if it is less than this, in instructions times bytes: about 3 ms of one thread, at most 30 …
+LONG_TRIAL_SPACING = 100  # … and a trial comes after a larger multiple of its time, in case it is long after all
 IDLE_SECONDS = 1e-3  # after this time without a call threads sleep and caches are cold: the next call does not count, …
 PAUSES_IN_A_ROW = 4  # … unless so many calls before it came after such a pause, too: then pauses are what is usual
+# After a pause the disturbance that took threads away may have ended: they get a new chance, but after chances in vain
+# only every second pause, every fourth, … up to this number. Beside several busy processes a core is lost so often that
+# each such loss looks like a pause.
+PAUSES_WITHOUT_CHANCE = 63
 RESTING_SECONDS = IDLE_SECONDS / 8  # of shorter calls only some are measured, because that takes a microsecond: …
 RESTS = 2  # … after each that is measured, so many are not
 WATCH_SECONDS = 0.1  # so often a long call lets Python handle signals
@@ -38,6 +47,9 @@ WATCH_SECONDS = 0.1  # so often a long call lets Python handle signals
 
 class Pace:
     """Chooses between running in parallel and alone by what the last calls took on average; it begins with threads.
+
+    Args:
+        work: of a call, in instructions times bytes.
 
     >>> Pace().parallel()
     True
@@ -47,7 +59,8 @@ class Pace:
     # a change of a class attribute Python looks up all others of the class anew.
     _ended = [float("-inf")]
 
-    def __init__(self) -> None:
+    def __init__(self, work: float = math.inf) -> None:
+        self.is_short = work < LITTLE_WORK
         self.threaded = True  # the way in use, except in trials of the other way
         self._usual: float | None = None  # average seconds of a call in this way
         self._other = float("inf")  # seconds of a call in the last trial of the other way
@@ -59,6 +72,8 @@ class Pace:
         self._warm = False  # whether the present call counts
         self._pauses = 0  # calls in a row that came after a pause,
         self._new = True  # as does the first one
+        self._passed = 0  # pauses that still pass without a new chance for threads,
+        self._vain = 0  # and so many will after the next chance, if that is in vain, too
         self.rests = 0  # of the next calls so many need not be measured and go the same way,
         self._rests = 0  # and so many were not to be measured after the last measurement
 
@@ -67,8 +82,8 @@ class Pace:
         at_once = time.perf_counter() - self._ended[0] < IDLE_SECONDS and not self._new
         self._pauses, self._new = 0 if at_once else self._pauses + 1, False
         self._warm = self._pauses == 0 or self._pauses > PAUSES_IN_A_ROW
-        if not self._warm and self._trial is None and not self.threaded:  # the disturbance may have ended
-            self._begin_trial()
+        if not self._warm and self._trial is None and not self.threaded:
+            self._give_chance()
         return self.threaded != (self._trial is not None)
 
     def measured(self, parallel: bool, seconds: float) -> None:
@@ -91,7 +106,7 @@ class Pace:
         self._rests = self.rests = RESTS if usual < RESTING_SECONDS else 0
         due = self._calls <= 0 and self._seconds <= 0
         due = due or (self._usual is not None and self._better(self._other))
-        if due and (not self.threaded or usual < ALWAYS_PARALLEL_SECONDS):
+        if due and (not self.threaded or self.is_short or usual < ALWAYS_PARALLEL_SECONDS):
             self._begin_trial()
 
     def rested(self) -> None:
@@ -104,11 +119,22 @@ class Pace:
         if self._usual is not None and self._better(seconds):
             self.threaded, self._usual, self._other = not self.threaded, seconds, self._usual
             self._between = TRIAL_SPACING if self.threaded else SPACING_WITHOUT_THREADS
+            if self.threaded:
+                self._passed = self._vain = 0
         else:
             self._other = seconds
-            self._between = min(TRIAL_SPACING, 2 * self._between)
+            lasting = self.threaded and self._usual is not None and self._usual >= ALWAYS_PARALLEL_SECONDS
+            self._between = LONG_TRIAL_SPACING if lasting else min(TRIAL_SPACING, 2 * self._between)
         self._seconds = self._between * self._spent
         self._trial = None
+
+    def _give_chance(self) -> None:
+        """Tries threads again after a pause, unless that was in vain too often."""
+        if self._passed:
+            self._passed -= 1
+            return
+        self._passed = self._vain = min(PAUSES_WITHOUT_CHANCE, 2 * self._vain + 1)
+        self._begin_trial()
 
     def _begin_trial(self) -> None:
         self._trial, self._spent, self._rests, self.rests = [], 0.0, 0, 0

@@ -21,6 +21,7 @@ from rop.devices.cpu.code import Bound
 from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
 from rop.devices.cpu.regions import Regions, Tiling
+from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import CACHE_LINE, Vectors, aligned
 from rop.devices.workspace import FACTORIAL, Orders, Position, Workspace, pass_of
 from rop.graph import Graph
@@ -230,6 +231,7 @@ class CpuWorkspace(Workspace):
         n, names = self.plan.graph.size, [result_region(orders, i) for i in results]
         warm.ensure(self.dtype, code.functions(self.dtype))
         bound = Bound(code, self.memory.table, self.dtype)
+        bound.pace = Pace(self.execution.work(bound, self.tiles))
         whole = self.chunk == self.tiles and not self.execution.takes_long(bound, self.tiles)
         short = whole and not self.vectors.are_long and 0 < len(names) <= transfer.RESULTS
         table = self._question(orders, results, bound) if short else self._nothing

@@ -35,7 +35,7 @@ def nothing_is_long(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(module, "ALWAYS_PARALLEL_SECONDS", float("inf"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)  # in all tests, because a busy machine makes pauses of its own
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
     monkeypatch.setattr(module, "time", made)
@@ -113,6 +113,19 @@ def test_after_a_pause_threads_get_another_chance(clock: Clock) -> None:
     assert all(run(pace, TRIAL_CALLS + 20, 1.0, 2.0))
 
 
+def test_pauses_that_are_losses_of_a_core_do_not_bring_threads_back_each_time(clock: Clock) -> None:
+    """Beside several busy processes a thread that runs alone is interrupted every few milliseconds."""
+    pace = Pace()
+    run(pace, 300, 140.0, 1.0)
+    ways = []
+    for _ in range(200):
+        clock.now += 4 * IDLE_SECONDS
+        ways += run(pace, 5, 140.0, 1.0)
+    assert ways.count(True) < 0.05 * len(ways)
+    clock.now += 4 * IDLE_SECONDS
+    assert run(pace, 20_000, 0.5, 1.0)[-1000:].count(True) > 800  # and they come back when they pay
+
+
 def test_passes_that_take_turns_do_not_pause(clock: Clock) -> None:
     """Beside a busy process three slow passes take longer than the pause after which a call does not count."""
     paces, slow, alone = [Pace() for _ in range(3)], IDLE_SECONDS / 2, IDLE_SECONDS / 10
@@ -178,6 +191,20 @@ def test_long_calls_always_use_threads() -> None:
     assert run(pace, 200, 3 * module.ALWAYS_PARALLEL_SECONDS, 4 * module.ALWAYS_PARALLEL_SECONDS)[
         -1
     ]  # a pass may become longer
+
+
+def test_short_calls_that_have_become_long_beside_busy_processes_lose_their_threads() -> None:
+    """Where every barrier waits for a core, a call of a tenth of a millisecond takes fourteen."""
+    short = module.ALWAYS_PARALLEL_SECONDS / 50
+    ways = run(Pace(work=module.LITTLE_WORK / 2), 2000, [140 * short, 200 * short, 160 * short], short)
+    assert ways.count(True) < 0.1 * len(ways)
+    assert all(run(Pace(work=module.LITTLE_WORK), 2000, 140 * short, short))
+
+
+def test_calls_of_little_work_that_are_long_after_all_are_hardly_ever_tried_alone() -> None:
+    long = 2 * module.ALWAYS_PARALLEL_SECONDS
+    ways = run(Pace(work=module.LITTLE_WORK / 2), 5000, long, 2 * long)
+    assert 0 < ways.count(False) < 0.02 * len(ways)
 
 
 def test_trials_of_short_calls_last_as_long() -> None:
