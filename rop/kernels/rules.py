@@ -42,6 +42,13 @@ class Setting(IntEnum):
     CONSTANT = 15  # 1: a search without warm start begins with 1/√n in every component, 0: with a random vector
     RADIUS = 16  # how far SAM ascends; 0: it does not
     ADAPTIVE = 17  # 1: SAM ascends relative to the size of each parameter
+    INNER_STEPS = 18  # of entropy-SGD; 0: none
+    INNER_RATE = 19
+    INNER_DECAY = 20
+    DEVIATION = 21  # of the noise of an inner step
+    PART = 22  # of an inner step's point that the mean takes in
+    SCOPE = 23  # γ in the first step,
+    SCOPING = 24  # and how fast it grows
 
 
 class Given(IntEnum):
@@ -171,6 +178,18 @@ def ascent(w, g, scale):
 def adaptive_ascent(w, g, scale):
     """w + ε of adaptive SAM; ``scale`` comes from ``ascent_scale`` with the length of |w|∘g."""
     return w + scale * (w * w * g)
+
+
+def scope_at(scope, scoping, rate, t):
+    """γ of entropy-SGD after t steps: it grows up to 1/η′, η′ the rate of inner steps.
+
+    >>> scope_at(0.5, 1.0, 0.1, 0), scope_at(0.5, 1.0, 0.1, 10**9), scope_at(0.0, 1.0, 0.1, 10**9)
+    (0.5, 10.0, 0.0)
+    """
+    if scope == 0:
+        return 0.0
+    grown = math.log(scope * rate) + t * math.log1p(scoping)
+    return scope * math.exp(t * math.log1p(scoping)) if grown < 0 else 1 / rate
 
 
 def langevin(inner, w, p, noise, rate, scope):

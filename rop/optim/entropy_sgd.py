@@ -10,7 +10,7 @@ import numpy as np
 
 from rop.arguments import check_bool, check_float, check_int
 from rop.errors import ArgumentError
-from rop.kernels import rules
+from rop.kernels import random, rules
 from rop.optim.method import Memory, Problem, Step
 from rop.optim.schedules import Schedule, check_schedule
 from rop.optim.sgd import SGD
@@ -90,25 +90,31 @@ class EntropySGD:
 
     def scope(self, t: int) -> float:
         """γ after t steps."""
-        most = 1 / self.inner_lr
-        if self.gamma == 0:
-            return 0.0
-        if math.log(self.gamma / most) + t * math.log1p(self.scoping) >= 0:  # the power itself may overflow
-            return most
-        return float(self.gamma * (1 + self.scoping) ** t)
+        return float(rules.scope_at(self.gamma, self.scoping, self.inner_lr, t))
+
+    @property
+    def deviation(self) -> float:
+        """√η′·noise, the standard deviation of the noise of an inner step."""
+        return math.sqrt(self.inner_lr) * self.noise
 
     def _mean(self, now: Step) -> np.ndarray:
         """m after the inner steps, (n,)."""
         kind: Any = now.w.dtype.type
         inner_step = rules.in_python(rules.langevin, kind)
         rate, scope, part = kind(self.inner_lr), kind(self.scope(now.number - 1)), kind(1 - self.beta)
-        deviation, decay = kind(self.inner_lr**0.5 * self.noise), kind(self.weight_decay)
+        deviation, decay = kind(self.deviation), kind(self.weight_decay)
         inner, mean, gradient = now.w, now.w, now.gradient
         for number in range(self.steps):
+            batch_key, noise_key = draws_of(now.seed, now.number, number)
             if number:
-                rows = now.rng.choice(now.samples, now.batch.size, replace=False)
+                rows = np.array(random.distinct(now.batch.size, now.samples, batch_key))
                 gradient = now.objective_of(rows).at(inner).grad
-            noise = deviation * now.rng.standard_normal(now.w.size).astype(kind)
+            noise = deviation * random.normals(now.w.size, noise_key, kind)
             inner = inner_step(inner, now.w, gradient + decay * inner, noise, rate, scope)
             mean = rules.averaged(mean, inner, part)
         return mean
+
+
+def draws_of(seed: int, step: int, inner: int) -> tuple[np.uint64, np.uint64]:
+    """The keys of the batch and of the noise of an inner step; compiled code makes the same ones."""
+    return random.key_of(seed, step, 2 * inner), random.key_of(seed, step, 2 * inner + 1)

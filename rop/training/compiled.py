@@ -34,7 +34,8 @@ SHARE = 0.005  # seconds of steps in one call, which runs either with threads or
 
 class CompiledSteps(Steps):
     """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set, with SGD or Adam, alone or
-    inside of SAM and SWA. The solver of a penalty must be "power" or "track". See Steps for the arguments.
+    inside of SAM and SWA, or by entropy-SGD. The solver of a penalty must be "power" or "track". See Steps for the
+    arguments.
 
     >>> import numpy as np, rop
     >>> from rop.training.report import Report
@@ -83,9 +84,12 @@ class CompiledSteps(Steps):
             self._velocity, self._squares = aligned(n, self.dtype), aligned(n, self.dtype)
         elif optimizer.momentum or optimizer.weight_decay:
             self._velocity = aligned(n, self.dtype)
-        self._held = aligned(n, self.dtype) if self._settings[Setting.RADIUS] else None
-        own = ("before", "velocity", "squares", "held")
-        for name, array in zip(own, (self._before, self._velocity, self._squares, self._held), strict=True):
+        inner = bool(self._settings[Setting.INNER_STEPS])
+        self._held = aligned(n, self.dtype) if self._settings[Setting.RADIUS] or inner else None
+        self._mean_point = aligned(n, self.dtype) if inner else None
+        own = ("before", "velocity", "squares", "held", "mean point")
+        arrays = (self._before, self._velocity, self._squares, self._held, self._mean_point)
+        for name, array in zip(own, arrays, strict=True):
             if array is not None:
                 space.memory.watch(name, array)
         if isinstance(self.optimizer, SWA):
@@ -131,8 +135,8 @@ class CompiledSteps(Steps):
     def _arrange(self, batches: np.ndarray) -> None:
         space = self._space
         padding = ~batches.flat[0] if batches.size else 0  # a sample that does not count
-        samples = np.full((len(batches), space.tiles * space.lanes), padding, np.int64)
-        samples[:, : self.batch] = np.where(batches < 0, padding, batches)
+        samples = np.full((len(batches) + 1, space.tiles * space.lanes), padding, np.int64)  # the last one is spare
+        samples[:-1, : self.batch] = np.where(batches < 0, padding, batches)
         self._samples, self._reports = samples.reshape(-1), blank(len(batches))
         with engine_lock():
             self._descriptor = self._describe()
@@ -242,11 +246,15 @@ class CompiledSteps(Steps):
             compiled.X: address(data.x),
             compiled.ROW_BYTES: data.x.strides[0],
             compiled.HELD: address(self._held),
+            compiled.MEAN_POINT: address(self._mean_point),
+            compiled.SPARE: len(self._samples) // space.lanes - space.tiles,
+            compiled.ROWS: len(self._x),
         }
         descriptor = np.zeros(compiled.WORDS, np.int64)
         descriptor[: compiled.PASSES] = [word for bound in passes for word in bound.address]
         descriptor[list(words)] = list(words.values())
-        self._work = len(passes[0].table) * space.stride * space.tiles
+        gradients = max(1, int(self._settings[Setting.INNER_STEPS]))
+        self._work = len(passes[0].table) * space.stride * space.tiles * gradients
         return descriptor
 
 

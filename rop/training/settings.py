@@ -23,6 +23,8 @@ def has_compiled_form(optimizer: Any, regularizer: Any, device: str = "cpu") -> 
     (True, False)
     >>> has_compiled_form(SWA(SAM(SGD())), None), has_compiled_form(SAM(SGD()), None, "cuda")
     (True, False)
+    >>> has_compiled_form(EntropySGD(), None), has_compiled_form(EntropySGD(), None, "cuda")
+    (True, False)
     """
     if type(_rule_on(device, optimizer)) not in RULES or type(regularizer) not in COMPILED_PENALTIES:
         return False
@@ -31,14 +33,14 @@ def has_compiled_form(optimizer: Any, regularizer: Any, device: str = "cpu") -> 
 
 def innermost_rule(optimizer: Any) -> Any:
     """The optimizer whose rule makes the steps: SWA averages what its base does, SAM gives its base another gradient,
-    and entropy-SGD without inner steps is SGD.
+    and so do the inner steps of entropy-SGD with SGD.
 
     >>> innermost_rule(SWA(SAM(Adam(lr=0.1)))), innermost_rule(EntropySGD(steps=0)).nesterov
     (Adam(lr=0.1, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0), True)
     """
     if type(optimizer) in (SWA, SAM):
         return innermost_rule(optimizer.base)
-    return optimizer.outer if type(optimizer) is EntropySGD and optimizer.steps == 0 else optimizer
+    return optimizer.outer if type(optimizer) is EntropySGD else optimizer
 
 
 def _rule_on(device: str, optimizer: Any) -> Any:
@@ -46,10 +48,22 @@ def _rule_on(device: str, optimizer: Any) -> Any:
     return optimizer if device == "cuda" else innermost_rule(optimizer)
 
 
-def _ascent(optimizer: Any) -> dict[Setting, float]:
-    """The settings of SAM, if it is part of the optimizer."""
+def _of_direction(optimizer: Any) -> dict[Setting, float]:
+    """The settings of SAM or of entropy-SGD's inner steps, if they are part of the optimizer."""
     inner = optimizer.base if type(optimizer) is SWA else optimizer
-    return {Setting.RADIUS: inner.radius, Setting.ADAPTIVE: inner.adaptive} if type(inner) is SAM else {}
+    if type(inner) is SAM:
+        return {Setting.RADIUS: inner.radius, Setting.ADAPTIVE: inner.adaptive}
+    if type(inner) is not EntropySGD or inner.steps == 0:
+        return {}
+    return {
+        Setting.INNER_STEPS: inner.steps,
+        Setting.INNER_RATE: inner.inner_lr,
+        Setting.INNER_DECAY: inner.weight_decay,
+        Setting.DEVIATION: inner.deviation,
+        Setting.PART: 1 - inner.beta,
+        Setting.SCOPE: inner.gamma,
+        Setting.SCOPING: inner.scoping,
+    }
 
 
 def compiled_settings(owner: str, optimizer: Any, regularizer: Any, device: str = "cpu") -> np.ndarray:
@@ -62,7 +76,7 @@ def compiled_settings(owner: str, optimizer: Any, regularizer: Any, device: str 
                 f"got {type(value).__name__}; rop.train and StepwiseSteps take it"
             )
     vector = np.zeros(len(Setting))
-    of_optimizer = {**_of_rule(rule), **_ascent(optimizer)}
+    of_optimizer = {**_of_rule(rule), **_of_direction(optimizer)}
     for setting, number in {**of_optimizer, **_of_penalty(owner, regularizer)}.items():
         vector[setting] = number
     return vector

@@ -6,14 +6,19 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rop
+from rop.kernels import random
+from rop.kernels.cpu.transfer import LONG
 from rop.optim import Epoch, Memory, Step, describe, revive
+from rop.optim.entropy_sgd import draws_of
 from rop.training.compiled import CompiledSteps
+from rop.training.report import Report
 from rop.training.steps import Steps
 from rop.training.stepwise import StepwiseSteps
 from tests.training.test_trainer import fit, moons, wrong_type
@@ -227,13 +232,13 @@ def langevin_path(optimizer: rop.EntropySGD) -> Iterator[np.ndarray]:
     o, x = optimizer, MLP.init(3, np.float64)
     velocity = np.zeros_like(x)
     for t, own in enumerate(ROWS):
-        rng = np.random.default_rng([SEED, t + 1])
         gamma = min(o.gamma * (1 + o.scoping) ** t, 1 / o.inner_lr)
         inner = mean = x
         for i in range(o.steps):
-            rows = rng.choice(COUNT, BATCH, replace=False) if i else own
+            batch, of_noise = draws_of(SEED, t + 1, i)
+            rows = np.array(random.distinct(BATCH, COUNT, batch)) if i else own
             gradient = objective(MLP, rows).at(inner).grad + o.weight_decay * inner
-            noise = rng.standard_normal(x.size)
+            noise = random.normals(x.size, of_noise)
             inner = inner - o.inner_lr * (gradient - gamma * (x - inner)) + np.sqrt(o.inner_lr) * o.noise * noise
             mean = o.beta * mean + (1 - o.beta) * inner
         velocity = o.momentum * velocity + (x - mean)
@@ -250,9 +255,37 @@ ENTROPY = {
 }
 
 
+@pytest.mark.parametrize("by", WAYS)
 @pytest.mark.parametrize("name", ENTROPY)
-def test_entropy_sgd_is_its_algorithm(name: str) -> None:
-    closely(path(ENTROPY[name]), list(langevin_path(ENTROPY[name])))
+def test_entropy_sgd_is_its_algorithm(name: str, by: type[Steps]) -> None:
+    closely(path(ENTROPY[name], by=by), list(langevin_path(ENTROPY[name])))
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_entropy_sgd_is_that_in_python_with_a_partial_batch_too(net: str, dtype: Any) -> None:
+    (x, y), made, ways = data(), NETS[net](), []
+    for by in WAYS:
+        optimizer = rop.EntropySGD(lr=0.5, steps=3, noise=0.1)
+        options: dict[str, Any] = {"batch_size": 12, "w": made.init(3, np.float64), "seed": SEED, "dtype": dtype}
+        steps = by(made, rop.CrossEntropy(), x, y, optimizer=optimizer, **options)
+        count = steps.begin(np.arange(COUNT), partial_batch=True)
+        reports = steps.run(0, count, rate=0.5)
+        ways.append((steps.w, *steps.state.values(), reports[:, Report.LOSS]))
+    for one, other in zip(*ways, strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-10 if dtype == np.float64 else 2e-4)
+
+
+def test_entropy_sgd_of_many_parameters_has_the_same_bits_with_any_number_of_threads() -> None:
+    net, found = rop.Sequential(rop.Linear(3, LONG // 3), rop.Tanh(), rop.Linear(LONG // 3, 3)), []
+    for threads in (1, 2):
+        before = numba.get_num_threads()
+        numba.set_num_threads(min(threads, before))
+        try:
+            found.append(path(rop.EntropySGD(steps=2), net, by=CompiledSteps))
+        finally:
+            numba.set_num_threads(before)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_entropy_sgd_without_inner_steps_is_sgd() -> None:

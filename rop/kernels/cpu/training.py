@@ -16,13 +16,14 @@ from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
-from rop.kernels import rules
+from rop.kernels import random, rules
 from rop.kernels.compile import (
     LOOP_MATH,
     OPTIONS,
     PART,
     KernelCache,
     PerPrecision,
+    formula,
     helper,
     itemsize,
     loop,
@@ -31,6 +32,7 @@ from rop.kernels.compile import (
 )
 from rop.kernels.cpu.batchnorm import COUNT, MEAN, VARIANCE, field
 from rop.kernels.cpu.interpreter import CANCELLED, load_threads, version
+from rop.kernels.cpu.mathematics import versions
 from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
 from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
@@ -65,17 +67,22 @@ PASSES = 9
     BEFORE,  # a copy of the v with which a step's products began, in case it is cancelled
     X,  # the data
     ROW_BYTES,
-    HELD,  # a copy of w while SAM looks at another point
-) = range(PASSES, PASSES + 28)
-WORDS = PASSES + 28
+    HELD,  # a copy of w while SAM or entropy-SGD look at other points
+    MEAN_POINT,  # the mean of entropy-SGD's inner steps
+    SPARE,  # the tile in the epoch's list where the samples of an inner step are put
+    ROWS,  # of the data
+) = range(PASSES, PASSES + 31)
+WORDS = PASSES + 31
 ROW = 6  # words of a row of NORMALISATIONS
 
 # The vectors that Python and a compiled step exchange, float64; the rules name their places.
 (MOMENTUM, NESTEROV, DECAY, BETA1, BETA2, EPSILON, ADAM) = map(int, list(rules.Setting)[:7])
 (TARGET, ITERATIONS, SENSE, STOP, WARM, CLIP, LIMIT, SIGNED, CONSTANT) = map(int, list(rules.Setting)[7:16])
 RADIUS, ADAPTIVE = int(rules.Setting.RADIUS), int(rules.Setting.ADAPTIVE)
+(INNER_STEPS, INNER_RATE, INNER_DECAY, DEVIATION, MEAN_PART, SCOPE, SCOPING) = map(int, list(rules.Setting)[18:25])
 RATE, MU, TOLERANCE = map(int, rules.Given)
 LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = map(int, rules.Report)
+UNIFORM_BITS = random.UNIFORM_BITS
 SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
 
 is_enough, takes_part, shortening = helper(rules.is_enough), helper(rules.takes_part), helper(rules.shortening)
@@ -83,6 +90,10 @@ plain, sgd, adam = helper(rules.plain), helper(rules.sgd), helper(rules.adam)
 unbiased, averaged = helper(rules.unbiased), helper(rules.averaged)
 ascent_scale, ascent = helper(rules.ascent_scale), helper(rules.ascent)
 adaptive_ascent = helper(rules.adaptive_ascent)
+langevin, scope_at = helper(rules.langevin), helper(rules.scope_at)
+mixed, scrambled, place_of = helper(random.mixed), helper(random.scrambled), helper(random.place_of)
+joined = helper(random.joined, mixed=mixed)
+normal = formula(random.normal, versions)
 
 run: Any = None  # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None
@@ -220,6 +231,48 @@ def _adam(w, mean, squares, g, h, factor, rate, beta1, beta2, eps, decay, scale)
         w[i] = moved
 
 
+@loop
+def _inner_slice(w, mean, g, centre, rate, scope, decay, deviation, part, low, high, first):
+    """An inner step of entropy-SGD for some of the parameters, the first of which has this number; ``low`` and ``high``
+    are the halves of the key of the noise."""
+    for i in range(w.size):
+        one = scrambled(np.uint32(np.uint32(first + i) + low))
+        other = scrambled(np.uint32(one ^ high))
+        noise = deviation * normal(
+            real(np.int32(one >> np.uint32(32 - UNIFORM_BITS))), real(np.int32(other >> np.uint32(32 - UNIFORM_BITS)))
+        )
+        w[i] = langevin(w[i], centre[i], g[i] + decay * w[i], noise, rate, scope)
+        mean[i] = averaged(mean[i], w[i], part)
+
+
+def _stepped_inside(d, settings, scope, key):
+    """w and the mean after an inner step of entropy-SGD."""
+    n = d[SIZE]
+    low, high = np.uint32(key & np.uint64(0xFFFFFFFF)), np.uint32(key >> np.uint64(32))
+    for part in prange(PARTS if n >= LONG else 1):
+        begin, end = (n * part // PARTS, n * (part + 1) // PARTS) if n >= LONG else (0, n)
+        _inner_slice(
+            slice_of(d[W], begin, end),
+            slice_of(d[MEAN_POINT], begin, end),
+            slice_of(d[GRAD], begin, end),
+            slice_of(d[HELD], begin, end),
+            real(settings[INNER_RATE]),
+            real(scope),
+            real(settings[INNER_DECAY]),
+            real(settings[DEVIATION]),
+            real(settings[MEAN_PART]),
+            low,
+            high,
+            begin,
+        )
+
+
+@loop
+def _subtract(g, w, mean):
+    for i in range(g.size):
+        g[i] = w[i] - mean[i]
+
+
 @helper
 def slice_of(address, low, high):
     return reals(address + low * itemsize, high - low)
@@ -276,15 +329,6 @@ def _update(d, settings, rate, factor, t):
 
 
 # --------------------------------------------------------------------------------------------------------- eigenvector
-@helper
-def mixed(key):
-    """64 well-mixed bits of a key (splitmix64's finaliser)."""
-    z = np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
-
-
 @helper
 def random_direction(v, seed, step):
     """A unit vector that depends on seed and step only, so that an interrupted run can be continued."""
@@ -424,6 +468,51 @@ def _gradient_nearby(d, settings, first, total):
     scaled(w, held, real(1))
 
 
+@loop
+def occurs(values, one):
+    """Whether a number is among others; without an early end, so that many are compared at a time."""
+    count = 0
+    for i in range(values.size):
+        count += 1 if values[i] == one else 0
+    return count > 0
+
+
+def _drawn(d, first, key):
+    """Puts a batch of as many samples as the step has into the spare tiles: by Floyd's algorithm none occurs twice."""
+    count = d[TILES] * d[LANES]
+    own = integers(d[SAMPLES] + 8 * first * d[LANES], count)
+    new = integers(d[SAMPLES] + 8 * d[SPARE] * d[LANES], count)
+    last = d[ROWS]
+    for i in range(count):
+        last -= 1 if own[i] >= 0 else 0
+    for i in range(count):
+        new[i] = own[i]
+        if own[i] >= 0:
+            one = place_of(mixed(key + np.uint64(last)), last + 1)
+            new[i] = last if occurs(new[:i], one) else one
+            last += 1
+
+
+def _mean_of_inner_steps(d, settings, done, first):
+    """The direction of entropy-SGD, w − m, in place of the gradient. w stays what it is."""
+    n = d[SIZE]
+    w, g, centre, mean = reals(d[W], n), reals(d[GRAD], n), reals(d[HELD], n), reals(d[MEAN_POINT], n)
+    scaled(centre, w, real(1))
+    scaled(mean, w, real(1))
+    scope = scope_at(settings[SCOPE], settings[SCOPING], settings[INNER_RATE], done)
+    of_step = joined(joined(np.uint64(0), d[SEED]), done + 1)
+    for inner in range(int(settings[INNER_STEPS])):
+        if inner > 0:
+            drawn(d, first, joined(of_step, 2 * inner))
+            doubles(d[SCALE], 1)[0] = batch_scale(d, d[SPARE]) if d[SHARES] != 0 else 1.0
+            run_pass(d, 0, d[SPARE])
+        stepped_inside(d, settings, scope, joined(of_step, 2 * inner + 1))
+        if peek(d[ASKED] + 8 * CANCELLED) != 0:
+            break
+    _subtract(g, centre, mean)
+    scaled(w, centre, real(1))
+
+
 @intrinsic
 def _call_clock(typingctx, function, place):
     """clock_gettime(CLOCK_MONOTONIC, place), by its address."""
@@ -494,6 +583,9 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
         average(d)
         if settings[RADIUS] > 0:
             gradient_nearby(d, settings, first, total)
+        if settings[INNER_STEPS] > 0:
+            mean_of_inner_steps(d, settings, done, first)
+        if settings[RADIUS] > 0 or settings[INNER_STEPS] > 0:
             lap(d, report, GRADIENT_TIME, now)
             if peek(d[ASKED] + 8 * CANCELLED) != 0:
                 return step - first_step
@@ -513,6 +605,9 @@ take_averages: Any = None
 gradient_nearby: Any = None
 adaptive_square: Any = None
 climbed: Any = None
+drawn: Any = None
+stepped_inside: Any = None
+mean_of_inner_steps: Any = None
 fetch: Any = None
 
 
@@ -546,10 +641,19 @@ def _made(parallel: bool, dtype: Any) -> Any:
         climbed=njit(_climbed, threads=True),
         **vectors,
     )
+    scale = njit(_batch_scale)
+    inside = njit(
+        _mean_of_inner_steps,
+        run_pass=one_pass,
+        batch_scale=scale,
+        drawn=njit(_drawn),
+        stepped_inside=njit(_stepped_inside, threads=True),
+        scaled=vectors["scaled"],
+    )
     steps = njit(
         _steps,
         options=OPTIONS,
-        batch_scale=njit(_batch_scale),
+        batch_scale=scale,
         run_pass=one_pass,
         penalty=one_penalty,
         correct=njit(_correct),
@@ -557,6 +661,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
         average=njit(_average),
         take_averages=njit(_take_averages),
         gradient_nearby=nearby,
+        mean_of_inner_steps=inside,
         update=njit(_update, threads=True),
     )
     steps._cache = KernelCache(entry_name(dtype, parallel))
