@@ -27,6 +27,7 @@ from rop.layers import LOSSES
 from rop.layers.batchnorm import BatchNorm
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import kind_of
+from rop.layers.norm import SampleNorm
 from rop.layers.pool import Pool2d
 from rop.layers.relu import Rectifier
 
@@ -130,6 +131,10 @@ class _Walk:
                 y, needed = x | _next(x), True
             elif isinstance(node.layer, BatchNorm):
                 y, needed = (_through_curve(x, x | {1}) if training else x | {1} | _next(x)), True
+            elif isinstance(node.layer, SampleNorm):
+                y = _through_curve(x, x)
+                if node.layer.has_weight:
+                    y, needed = y | {1} | _next(y), True
             elif isinstance(node.layer, CURVED):
                 y = _through_curve(x, x)
             elif not isinstance(node.layer, STRAIGHT):
@@ -155,6 +160,8 @@ class _Walk:
             elif isinstance(node.layer, BatchNorm):
                 g = g | _next(g)
                 g = _through_curve(x, g) if self.training else g
+            elif isinstance(node.layer, SampleNorm):
+                g = _through_curve(x, g | _next(g) if node.layer.has_weight else g)
             elif isinstance(node.layer, CURVED):
                 g = _through_curve(x, g)
             for i in node.inputs:

@@ -15,6 +15,7 @@ from .vocabulary import (
     Flatten,
     GlobalAvgPool,
     Layer,
+    LayerNorm,
     Linear,
     Pool,
     Residual,
@@ -65,6 +66,8 @@ def build(layers: Sequence[Layer], x: Node, flat: bool) -> Node:
                 x = rop.LogSoftmax(1)(x) if log else rop.Softmax(1)(x)
             case BatchNorm(channels, eps):
                 x = (rop.BatchNorm1d if flat else rop.BatchNorm2d)(channels, eps=eps)(x)
+            case LayerNorm(channels, eps):
+                x = (rop.LayerNorm if flat else rop.LayerNorm2d)(channels, eps=eps)(x)
             case Residual(body, shortcut):
                 x = rop.Add()(build(body, x, flat), build(shortcut, x, flat))
             case Concat(branches):

@@ -85,6 +85,14 @@ class BatchNorm:
 
 
 @dataclass(frozen=True)
+class LayerNorm:
+    """Normalises each sample, or each pixel of an image, over its channels, and has γ and β."""
+
+    channels: int
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True)
 class Residual:
     """body(x) + shortcut(x); an empty shortcut is the identity."""
 
@@ -99,7 +107,9 @@ class Concat:
     branches: tuple[tuple[Layer, ...], ...]
 
 
-Layer = Linear | Conv | Activation | Pool | GlobalAvgPool | Flatten | Softmax | BatchNorm | Residual | Concat
+Layer = (
+    Linear | Conv | Activation | Pool | GlobalAvgPool | Flatten | Softmax | BatchNorm | LayerNorm | Residual | Concat
+)
 
 
 RELU = Activation("relu")
@@ -131,7 +141,7 @@ def parameters_of(layers: tuple[Layer, ...]) -> Iterator[Parameter]:
                 yield Parameter((outputs, inputs // groups, k, k), fan_in)
                 if bias:
                     yield Parameter((outputs,), fan_in)
-            case BatchNorm(channels):
+            case BatchNorm(channels) | LayerNorm(channels):
                 yield Parameter((channels,), 0)
                 yield Parameter((channels,), -1)
             case Residual(body, shortcut):
@@ -179,7 +189,7 @@ def shape_after(layers: tuple[Layer, ...], shape: Shape) -> Shape:
             case Concat(branches):
                 ends = [shape_after(branch, shape) for branch in branches]
                 shape = (sum(end[0] for end in ends), *ends[0][1:])
-            case Activation() | Softmax() | BatchNorm():
+            case Activation() | Softmax() | BatchNorm() | LayerNorm():
                 pass  # the same shape
             case _:
                 refuse_layer(layer)

@@ -15,7 +15,8 @@ float32, |x| > 26.84 in float64.
 How to read the first table. f(w) = mean (tanh(normalised(X Wᵀ)·γ + β) − target)², w = (W, γ, β), float64. An error is
 ‖found − expected‖ / ‖expected‖, where expected is the central difference along v of the order below: of ∇f for H·v, of
 H·v for vᵀ∇H·v. Lower orders of all engines agree, so every row could be its own judge. Differences are good to about
-1e-8; the last column compares with rop, which has only batchnorm, to rounding.
+1e-8; the last column compares with rop to rounding. (Instance norm of two channels of four pixels is group norm of
+eight features in two groups; rop computes it as that.)
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import rop
+from rop.layers import Layer
 from rop.layers.elementwise import gelu_tanh
 
 try:
@@ -72,9 +74,9 @@ class Problem:
 
         return f
 
-    def rop_jet(self) -> rop.Jet:
-        """loss, ∇f, H·v and vᵀ∇H·v of the net with batchnorm, by rop."""
-        net = rop.Sequential(rop.Linear(INPUTS, OUTPUTS, bias=False), rop.BatchNorm1d(OUTPUTS, eps=EPS), rop.Tanh())
+    def rop_jet(self, name: str) -> rop.Jet:
+        """loss, ∇f, H·v and vᵀ∇H·v of the net with a normalisation, by rop."""
+        net = rop.Sequential(rop.Linear(INPUTS, OUTPUTS, bias=False), IN_ROP[name](), rop.Tanh())
         f = rop.Objective(net, rop.MSE(), self.x.numpy(), self.target.numpy(), dtype=np.float64, training=True)
         return f.jet(self.w.numpy(), self.v.numpy())
 
@@ -106,6 +108,14 @@ NORMALISATIONS: dict[str, tuple[Function, Function]] = {  # name: fused, primiti
         lambda h: F.group_norm(h, GROUPS, eps=EPS),
         lambda h: standardised(grouped(h), 2).flatten(1),
     ),
+}
+
+
+IN_ROP: dict[str, Callable[[], Layer]] = {
+    "batch norm": lambda: rop.BatchNorm1d(OUTPUTS, eps=EPS),
+    "layer norm": lambda: rop.LayerNorm(OUTPUTS, eps=EPS),
+    "instance norm": lambda: rop.GroupNorm(GROUPS, OUTPUTS, eps=EPS),
+    "group norm": lambda: rop.GroupNorm(GROUPS, OUTPUTS, eps=EPS),
 }
 
 
@@ -162,14 +172,14 @@ def outcome(name: str, fused: bool, problem: Problem) -> Outcome:
         found = third(hvp, w, problem.v)
     except RuntimeError as refusal:
         return Outcome(error, refusal=str(refusal).splitlines()[0])
-    beside_rop = relative(found, torch.tensor(problem.rop_jet().r2)) if name == "batch norm" else math.nan
+    beside_rop = relative(found, torch.tensor(problem.rop_jet(name).r2))
     return Outcome(error, relative(found, expected), beside_rop)
 
 
-def rop_outcome(problem: Problem) -> Outcome:
-    """rop's batchnorm against the same differences, those of torch's primitives."""
-    hvp, r2 = central(problem.loss(NORMALISATIONS["batch norm"][1]), problem.w, problem.v)
-    jet = problem.rop_jet()
+def rop_outcome(name: str, problem: Problem) -> Outcome:
+    """rop's normalisation against the same differences, those of torch's primitives."""
+    hvp, r2 = central(problem.loss(NORMALISATIONS[name][1]), problem.w, problem.v)
+    jet = problem.rop_jet(name)
     return Outcome(relative(torch.tensor(jet.hvp), hvp), relative(torch.tensor(jet.r2), r2))
 
 
@@ -195,9 +205,11 @@ def number(value: float) -> str:
 def show_normalisations(problem: Problem) -> None:
     print(f"{'relative errors, float64':28}{'computed by':18}{'H·v':>8}{'vᵀ∇H·v':>11}{'beside rop':>13}   vᵀ∇H·v is")
     for name in NORMALISATIONS:
-        rows = {"torch, fused": outcome(name, True, problem), "torch, primitives": outcome(name, False, problem)}
-        if name == "batch norm":
-            rows["rop"] = rop_outcome(problem)
+        rows = {
+            "torch, fused": outcome(name, True, problem),
+            "torch, primitives": outcome(name, False, problem),
+            "rop": rop_outcome(name, problem),
+        }
         for row, (engine, found) in enumerate(rows.items()):
             print(
                 f"{'' if row else name:28}{engine:18}{number(found.hvp):>8}{number(found.r2):>11}"

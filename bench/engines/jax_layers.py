@@ -86,6 +86,10 @@ class JaxLayers(Layers[Array]):
         centred = x - x.mean(axes)
         return centred * (lax.rsqrt((centred * centred).mean(axes) + eps) * gamma) + beta
 
+    def layernorm(self, x: Array, gamma: Array, beta: Array, eps: float) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        return centred * lax.rsqrt((centred * centred).mean(-1, keepdims=True) + eps) * gamma + beta
+
     def concat(self, branches: list[Array]) -> Array:
         return jnp.concatenate(branches, -1)
 

@@ -60,6 +60,8 @@ class Layers(ABC, Generic[Array]):
                 case vocabulary.BatchNorm(_, eps):
                     statistics = None if running is None else next(running)
                     x = self.batchnorm(x, next(parameters), next(parameters), eps, statistics)
+                case vocabulary.LayerNorm(_, eps):
+                    x = self.layernorm(x, next(parameters), next(parameters), eps)
                 case vocabulary.Residual(body, shortcut):
                     y = self.forward(body, parameters, x, running)
                     x = y + self.forward(shortcut, parameters, x, running)
@@ -101,6 +103,9 @@ class Layers(ABC, Generic[Array]):
     def batchnorm(
         self, x: Array, gamma: Array, beta: Array, eps: float, running: Running[Array] | None, /
     ) -> Array: ...
+
+    @abstractmethod
+    def layernorm(self, x: Array, gamma: Array, beta: Array, eps: float, /) -> Array: ...
 
     @abstractmethod
     def concat(self, branches: list[Array], /) -> Array: ...

@@ -73,6 +73,13 @@ class TorchLayers(Layers[Tensor]):
     def batchnorm(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float, running: Running | None) -> Tensor:
         return self.norm(x, gamma, beta, eps, running)
 
+    def layernorm(self, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+        """In primitives for both: torch's own is wrong at third order in evaluation mode, too."""
+        column = (1, -1) + (1,) * (x.dim() - 2)
+        centred = x - x.mean(1, keepdim=True)
+        scale = ((centred * centred).mean(1, keepdim=True) + eps).rsqrt()
+        return torch.addcmul(beta.view(column), centred * scale, gamma.view(column))
+
     def concat(self, branches: list[Tensor]) -> Tensor:
         return torch.cat(branches, 1)
 

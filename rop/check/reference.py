@@ -182,8 +182,42 @@ def batchnorm(layer: BatchNorm, use: Use, x: Tensor) -> Tensor:
 def normalise(x: Tensor, mean: Tensor, var: Tensor, eps: float, p: Mapping[str, Tensor]) -> Tensor:
     """γ (x − mean) / √(var + ε) + β, with one mean and one variance per channel (axis 1)."""
     shape = (1, -1) + (1,) * (x.dim() - 2)
-    y = (x - mean.view(shape)) * (var.view(shape) + eps) ** -0.5
-    return y * p["weight"].view(shape) + p["bias"].view(shape) if p else y
+    return scaled((x - mean.view(shape)) * (var.view(shape) + eps) ** -0.5, p)
+
+
+def scaled(y: Tensor, p: Mapping[str, Tensor]) -> Tensor:
+    """γ y + β, with those of them that there are, one for each channel (axis 1)."""
+    shape = (1, -1) + (1,) * (y.dim() - 2)
+    y = y * p["weight"].view(shape) if "weight" in p else y
+    return y + p["bias"].view(shape) if "bias" in p else y
+
+
+def standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """x minus its mean over these axes, over its standard deviation, in primitives: the third derivatives of torch's
+    own normalisations are wrong."""
+    c = x - x.mean(axes, keepdim=True)
+    return c * ((c**2).mean(axes, keepdim=True) + eps) ** -0.5
+
+
+def layernorm(layer: layers.LayerNorm, use: Use, x: Tensor) -> Tensor:
+    return scaled(standardise(x, (1,), layer.eps), use.parameters)
+
+
+def layernorm2d(layer: layers.LayerNorm2d, use: Use, x: Tensor) -> Tensor:
+    return scaled(standardise(x, (1,), layer.eps), use.parameters)
+
+
+def rmsnorm(layer: layers.RMSNorm, use: Use, x: Tensor) -> Tensor:
+    return scaled(x * ((x**2).mean(1, keepdim=True) + layer.eps) ** -0.5, use.parameters)
+
+
+def groupnorm(layer: layers.GroupNorm, use: Use, x: Tensor) -> Tensor:
+    grouped = x.reshape(len(x), layer.num_groups, -1)
+    return scaled(standardise(grouped, (2,), layer.eps).reshape(x.shape), use.parameters)
+
+
+def instancenorm2d(layer: layers.InstanceNorm2d, use: Use, x: Tensor) -> Tensor:
+    return scaled(standardise(x, (2, 3), layer.eps), use.parameters)
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -106,6 +106,26 @@ def batchnorm2d(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(2), IMAGE), _layer(kind(2), IMAGE, training=False)]
 
 
+def layernorm(kind: LayerKind) -> list[Stand]:
+    return [_layer(kind(6), VECTOR), _layer(kind(6, bias=False), VECTOR), _layer(kind(70, 0.1, False), (70,))]
+
+
+def rmsnorm(kind: LayerKind) -> list[Stand]:
+    return [_layer(kind(6), VECTOR), _layer(kind(6, 0.1, False), VECTOR)]
+
+
+def layernorm2d(kind: LayerKind) -> list[Stand]:
+    return [_layer(kind(6), (6, 3, 2)), _layer(kind(7, affine=False), (7, 2, 3))]
+
+
+def groupnorm(kind: LayerKind) -> list[Stand]:
+    return [_layer(kind(2, 4), (4, 3, 5)), _layer(kind(1, 2, affine=False), IMAGE), _layer(kind(2, 6), VECTOR)]
+
+
+def instancenorm2d(kind: LayerKind) -> list[Stand]:
+    return [_layer(kind(2), IMAGE), _layer(kind(2, affine=True), IMAGE)]
+
+
 def add(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), VECTOR, VECTOR), _layer(kind(), IMAGE, IMAGE, IMAGE)]
 

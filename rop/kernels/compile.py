@@ -270,9 +270,20 @@ Pair: TypeAlias = tuple[int, int]  # the addresses of orders 0 and 1 of paramete
 Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over orders: see gemm.py
 Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
 Extent: TypeAlias = tuple[int, int, int, int]  # how a value lies: pixels, channels, lanes of a row, bytes of a row
+Sets: TypeAlias = tuple[int, int, int, int]  # of rows: see norm.py
 Slice: TypeAlias = tuple[int, int]  # number of a slice, and into how many a kernel's work is divided
 Windows: TypeAlias = tuple[int, int, int]  # of a pooling on pixel lanes: entries, addresses of their lanes and words
-WORDS = {"Jet": 3, "Derivatives": 3, "Pair": 2, "Terms": 7, "Factor": 3, "Extent": 4, "Slice": 2, "Windows": 3}
+WORDS = {
+    "Jet": 3,
+    "Derivatives": 3,
+    "Pair": 2,
+    "Terms": 7,
+    "Factor": 3,
+    "Extent": 4,
+    "Sets": 4,
+    "Slice": 2,
+    "Windows": 3,
+}
 
 KERNELS: dict[str, Kernel] = {}
 

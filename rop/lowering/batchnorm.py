@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rop.graph import Node
 from rop.layers.batchnorm import BatchNorm
+from rop.layers.norm import SampleNorm
 from rop.lowering.linear_maps import in_order
 from rop.lowering.plan import Plan
 from rop.lowering.rectified import Rectifiable
@@ -11,25 +12,38 @@ from rop.lowering.registry import lowers
 from rop.lowering.values import ORDERS, Value
 
 
-class BatchNormOperation(Rectifiable):
-    """Batch normalisation: in training mode its sums run over the whole batch, so it cuts a pass into stages."""
+class ChannelMap(Rectifiable):
+    """y = q c + β with numbers for each channel. Without batch statistics they are known before a pass starts."""
 
-    def __init__(self, plan: Plan, layer: BatchNorm, x: Value):
+    frozen = True  # whether there are no sums over the batch
+
+    def __init__(self, plan: Plan, layer: BatchNorm | SampleNorm, x: Value):
         self.layer = layer
         self.can_add = plan.pixel_lanes
         self.reads(x)
-        moving = x.levels & {1, 2} or layer.affine
-        self.y = plan.value(x.shape, frozenset(ORDERS) if moving else frozenset({0}), x.needs_gradient or layer.affine)
-        self.channels = layer.num_features
-        self.frozen = not plan.training
-        self.gamma_at = plan.graph.offset(layer, "weight") if layer.affine else None
-        self.beta_at = plan.graph.offset(layer, "bias") if layer.affine else None
+        shapes = layer.parameter_shapes()
+        moving = x.levels & {1, 2} or shapes
+        self.y = plan.value(x.shape, frozenset(ORDERS) if moving else frozenset({0}), x.needs_gradient or bool(shapes))
+        self.channels = x.channels
+        self.gamma_at = plan.graph.offset(layer, "weight") if "weight" in shapes else None
+        self.beta_at = plan.graph.offset(layer, "bias") if "bias" in shapes else None
         self.adds = False  # whether the parameters' gradient is added to that of another use
-        plan.normalisations.append(self)
+        plan.channel_maps.append(self)
 
     def plan_gradients(self, plan: Plan) -> None:
         super().plan_gradients(plan)
-        self.adds = self.layer.affine and not plan.first_use(self.layer, "weight")
+        self.adds = self.gamma_at is not None and not plan.first_use(self.layer, "weight")
+
+
+class BatchNormOperation(ChannelMap):
+    """Batch normalisation: in training mode its sums run over the whole batch, so it cuts a pass into stages."""
+
+    layer: BatchNorm
+
+    def __init__(self, plan: Plan, layer: BatchNorm, x: Value):
+        super().__init__(plan, layer, x)
+        self.frozen = not plan.training
+        plan.normalisations.append(self)
 
 
 @lowers(BatchNorm)

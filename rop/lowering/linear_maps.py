@@ -154,6 +154,15 @@ class ToSamples(LinearMap):
         self.row_steps = (pixels, 1) if flat else (1, x.channels)  # rows of y from channel to channel, pixel to pixel
 
 
+class ToMaps(LinearMap):
+    """Brings an image back to pixel lanes, from rows (pixel, channel) with a lane for each sample."""
+
+    def __init__(self, plan: Plan, x: Value):
+        self.reads(x)
+        self.y = plan.value(x.shape, x.levels, x.needs_gradient)
+        self.row_steps = (1, x.channels)  # rows of x from channel to channel, pixel to pixel
+
+
 def in_order(plan: Plan, value: Value) -> Value:
     """The value with its rows in the user's order."""
     return value if value.row_order is None else plan.add(PermuteOperation(plan, value))

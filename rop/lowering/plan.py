@@ -18,7 +18,7 @@ from rop.layers.base import Layer, Shape
 from rop.lowering.values import ORDERS, Buffer, Value
 
 if TYPE_CHECKING:
-    from rop.lowering.batchnorm import BatchNormOperation
+    from rop.lowering.batchnorm import BatchNormOperation, ChannelMap
 
 
 class Plan:
@@ -46,7 +46,8 @@ class Plan:
         self.buffers: list[Buffer] = []
         self.values: dict[Node, Value] = {}
         self.operations: list[Operation] = []
-        self.normalisations: list[BatchNormOperation] = []
+        self.channel_maps: list[ChannelMap] = []  # all operations with numbers for each channel,
+        self.normalisations: list[BatchNormOperation] = []  # and those among them with statistics
         self.output: Value  # the net's, in the user's order
         self.into_pool: set[Node] = set()  # ReLUs that are fused into the max pooling after them
         self._seen: set[tuple[Layer, str]] = set()

@@ -116,6 +116,11 @@ def samples() -> dict[str, list[tuple[Any, Shape]]]:
         "LogSoftmax": [(rop.LogSoftmax(1), VECTOR)],
         "BatchNorm1d": [(rop.BatchNorm1d(3, affine=affine), VECTOR) for affine in (True, False)],
         "BatchNorm2d": [(rop.BatchNorm2d(2), IMAGE)],
+        "LayerNorm": [(rop.LayerNorm(3), VECTOR)],
+        "RMSNorm": [(rop.RMSNorm(3), VECTOR)],
+        "LayerNorm2d": [(rop.LayerNorm2d(2), IMAGE)],
+        "GroupNorm": [(rop.GroupNorm(1, 2), IMAGE)],
+        "InstanceNorm2d": [(rop.InstanceNorm2d(2), IMAGE)],
     }
 
 

@@ -4,6 +4,7 @@ so that a failing example shrinks to a small network."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -299,6 +300,7 @@ class _Growing:
                     self.activation,
                     self.activation,
                     self.keeping,
+                    self.norm,
                     self.tied,
                     self.addition,
                     self.concatenation,
@@ -330,6 +332,16 @@ class _Growing:
         """A softmax, a pooling with stride 1, or nothing at all."""
         kinds = [kind for kind in KEEPING if self.images or kind not in POOLINGS]
         self.apply(KEEPING[draw(st.sampled_from(kinds))](), self.values[source][1], source)
+
+    def norm(self, draw: st.DrawFn, source: int) -> None:
+        """A normalisation by the sample's own statistics; it can be used again. A large ε, because the derivatives of
+        one that has but a few numbers grow without bound."""
+        channels = self.values[source][1]
+        kinds: list[Any] = [partial(rop.GroupNorm, 1), rop.LayerNorm2d if self.images else rop.LayerNorm]
+        kinds += [partial(rop.InstanceNorm2d, affine=True)] if self.images else [rop.RMSNorm]
+        layer = draw(st.sampled_from(kinds))(channels, eps=0.5)
+        self.layers.append((layer, channels, channels))
+        self.apply(layer, channels, source)
 
     def addition(self, draw: st.DrawFn, source: int) -> None:
         """The sum with a value of the same shape, perhaps itself."""
@@ -379,7 +391,8 @@ def map_nets(draw: st.DrawFn) -> Problem:
     h = rop.Conv2d(shape[0], CHANNELS, 3, padding=draw(st.integers(1, 2)))(x)
     for _ in range(draw(st.integers(1, 3))):
         layer, activation = draw(map_convolutions()), draw(activations())
-        before = draw(st.sampled_from([rop.Identity(), rop.BatchNorm2d(CHANNELS)]))
+        norms = [rop.BatchNorm2d(CHANNELS), rop.LayerNorm2d(CHANNELS), rop.GroupNorm(3, CHANNELS)]
+        before = draw(st.sampled_from([rop.Identity(), *norms]))
         y = layer(activation(before(h)))
         way = draw(st.sampled_from(["next", "sum", "concatenation"]))
         if layer.stride != (1, 1) or way == "next":

@@ -24,7 +24,7 @@ from rop.layers import ACTIVATIONS, LAYERS, LOSSES
 from rop.layers.elementwise import tanh
 from rop.layers.record import RECORDS
 from rop.lowering import LOWERINGS, outline
-from rop.lowering.linear_maps import ToSamples
+from rop.lowering.linear_maps import ToMaps, ToSamples
 from rop.training.compiled import CompiledSteps
 from rop.training.steps import steps_for
 from tests.helpers.cuda_requests import Network
@@ -327,7 +327,7 @@ def test_a_loss_without_a_kernel_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     from rop.devices.cpu.emit.base import REGISTRY as ON_CPU
     from rop.devices.cuda.emit.base import REGISTRY
 
-    assert set(LOSSES.values()) <= set(REGISTRY.all()) == set(ON_CPU.all()) - {ToSamples}
+    assert set(LOSSES.values()) <= set(REGISTRY.all()) == set(ON_CPU.all()) - {ToMaps, ToSamples}
     monkeypatch.delitem(REGISTRY.emitters, rop.MSE)
     with pytest.raises(rop.DeviceError, match=r"loss MSE: there are no kernels for MSE on a GPU.*device='cpu'"):
         list(Network(GOOD, (4,), rop.MSE()).requests())

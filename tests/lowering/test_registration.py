@@ -22,7 +22,7 @@ from rop.devices.cpu.emit.loss import EmitMSE
 from rop.layers import LAYERS, LOSSES
 from rop.lowering import LOWERINGS, ORDERS, Operation, Plan, Value, lowers
 from rop.lowering.bilinear import WEIGHT_ORDERS
-from rop.lowering.linear_maps import ToSamples
+from rop.lowering.linear_maps import ToMaps, ToSamples
 from rop.lowering.values import cauchy_pairs
 from tests.helpers.cuda_requests import Network
 from tests.helpers.zoo import normal
@@ -146,7 +146,7 @@ def test_every_operation_and_loss_has_an_emitter_in_the_file_of_its_family(devic
     registry = import_module(f"rop.devices.{device}.emit.base").REGISTRY
     emitters = registry.all()
     (loss,) = (kind for kind in operations() if kind.__name__ == "LossOperation")
-    elsewhere = {loss} | ({ToSamples} if device == "cuda" else set())  # a GPU has no pixel lanes to come from
+    elsewhere = {loss} | ({ToMaps, ToSamples} if device == "cuda" else set())  # a GPU has no pixel lanes to come from
     assert set(emitters) == operations() - elsewhere | set(LOSSES.values())
     for kind, emitter in emitters.items():
         family = (loss if kind in LOSSES.values() else kind).__module__.rpartition(".")[2]

@@ -78,7 +78,7 @@ class Regions:
     def _add_constants(self) -> None:
         layout, stride = self.layout, self.tiling.stride
         self._add("zeros", layout.zero_bytes // layout.itemsize, layout.dtype)
-        most = max((n.channels for n in layout.plan.normalisations), default=1)
+        most = max((n.channels for n in layout.plan.channel_maps), default=1)
         self._add("ones", max(most, layout.longest_row), layout.dtype)[:] = 1
         self._add("tile_count", 1, np.int64)
         self._add("scale", 1, np.float64)

@@ -62,7 +62,7 @@ class Lowered(BaseLowered[Layout, Emitter]):
         for k, direction in orders:
             self._prepare(code, k, direction)
         code.barrier()
-        if self.plan.normalisations:
+        if self.plan.channel_maps:
             code.tile(memory.lane_mask, mask=Ref("mask"), samples=Ref("samples"), lanes=self.layout.lanes)
         at_once = self.collects_at_once
         for i, (k, direction) in enumerate(orders):

@@ -9,35 +9,39 @@ import numpy as np
 
 from rop.devices.cpu.code import Code, Operand, Ref
 from rop.devices.cpu.emit.base import Emitter, emits
-from rop.devices.cpu.memory import ZEROS
+from rop.devices.cpu.memory import NOWHERE, ZEROS
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu import batchnorm
-from rop.lowering.batchnorm import BatchNormOperation
+from rop.lowering.batchnorm import BatchNormOperation, ChannelMap
 from rop.lowering.values import ORDERS
 
 
-@emits(BatchNormOperation)
-class EmitBatchNorm(Emitter):
-    """Batch normalisation, with batch statistics or (frozen) with running statistics."""
+class EmitChannelMap(Emitter):
+    """A map with numbers for each channel, from batch statistics or (frozen) from numbers that are given."""
 
-    operation: BatchNormOperation
+    operation: ChannelMap
+    eps: float
+
+    def frozen_statistics(self) -> tuple[Ref, Ref]:
+        """Mean and variance of each channel, where they are given."""
+        raise NotImplementedError
 
     def reserve(self) -> None:
         op, layout, channels = self.operation, self.layout, self.operation.channels
         self.table_at = [layout.reserve("channels", batchnorm.FIELDS * channels) for _ in ORDERS]
         self.totals_at = [layout.reserve("totals", 2 * channels) for _ in ORDERS]
         self.sums_at = layout.reserve("sums", batchnorm.SUMS * channels)
-        self.state_at = layout.reserve("state", 2 * channels)  # running mean, running variance
         if self.plan.gradients and op.y.needs_gradient:
             self._reserve_parameter_gradients()
 
     def _reserve_parameter_gradients(self) -> None:
         """For the gradients of γ and β; without them the kernel of batch statistics writes to unused memory."""
         op, layout, channels = self.operation, self.layout, self.operation.channels
-        if op.gamma_at is None or op.beta_at is None:
+        if op.gamma_at is None:
             self.gradient_at = layout.reserve("batch", 2 * channels)
             return
-        index = np.concatenate([op.gamma_at + np.arange(channels), op.beta_at + np.arange(channels)])
+        beta = np.full(channels, NOWHERE) if op.beta_at is None else op.beta_at + np.arange(channels)
+        index = np.concatenate([op.gamma_at + np.arange(channels), beta])
         if op.frozen:
             self.gradient_piece = layout.tile_piece(index, op.adds)
         else:
@@ -84,16 +88,17 @@ class EmitBatchNorm(Emitter):
 
     # Passes. ----------------------------------------------------------------------------------------------------------
     def prepare(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
+        op = self.operation
         if op.frozen:
+            mean, variance = self.frozen_statistics()
             code.once(
                 batchnorm.frozen,
                 order=k,
                 tables=self._tables(k, direction),
                 channels=op.channels,
-                mean=layout.batch("state", self.state_at),
-                variance=layout.batch("state", self.state_at, op.channels),
-                eps=float(op.layer.eps),
+                mean=mean,
+                variance=variance,
+                eps=self.eps,
                 gamma=self._gamma(k, direction),
             )
 
@@ -139,7 +144,7 @@ class EmitBatchNorm(Emitter):
             tables=tables,
             **self._all_sums(),
             channels=op.channels,
-            eps=float(op.layer.eps),
+            eps=self.eps,
             gamma=self._gamma(k, direction),
         )
 
@@ -187,3 +192,19 @@ class EmitBatchNorm(Emitter):
             d_beta=layout.batch("batch", self.gradient_at, channels),
             totals=tuple(layout.batch("totals", self.totals_at[min(j, k)], size=8) for j in ORDERS),
         )
+
+
+@emits(BatchNormOperation)
+class EmitBatchNorm(EmitChannelMap):
+    """Batch normalisation, with batch statistics or with running statistics."""
+
+    operation: BatchNormOperation
+
+    def reserve(self) -> None:
+        super().reserve()
+        self.eps = float(self.operation.layer.eps)
+        self.state_at = self.layout.reserve("state", 2 * self.operation.channels)  # running mean, running variance
+
+    def frozen_statistics(self) -> tuple[Ref, Ref]:
+        at, layout = self.state_at, self.layout
+        return layout.batch("state", at), layout.batch("state", at, self.operation.channels)

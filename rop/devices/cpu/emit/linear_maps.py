@@ -12,7 +12,7 @@ from rop.devices.cpu.emit.rectified import rectify
 from rop.devices.cpu.memory import Layout
 from rop.kernels.compile import Kernel
 from rop.kernels.cpu import linear_maps, memory
-from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum, ToSamples, Windows
+from rop.lowering.linear_maps import AveragePool, Concatenation, PermuteOperation, Sum, ToMaps, ToSamples, Windows
 from rop.lowering.plan import Operation
 from rop.lowering.values import Buffer, Value
 
@@ -160,34 +160,56 @@ class EmitPermutation(Emitter):
         self._pass(code, layout.rows(op.only_h, k), layout.rows(op.g, k), np.argsort(op.order))
 
 
-@emits(ToSamples)
-class EmitToSamples(Emitter):
-    """From pixel lanes to lanes of samples, and back."""
+class EmitMove(Emitter):
+    """Between pixel lanes and lanes of samples."""
 
-    operation: ToSamples
+    operation: ToSamples | ToMaps
 
-    def _pass(self, code: Code, kernel: Kernel, y: Ref, x: Ref) -> None:
-        op, layout = self.operation, self.layout
+    def _move(self, code: Code, kernel: Kernel, image: Value, map_rows: Ref, sample_rows: Ref) -> None:
+        layout = self.layout
         self.on_rows(
             code,
             kernel,
-            op.x[0].buffer,
-            y=y,
-            x=x,
-            extent=layout.extent(op.x[0]),
-            pixels=op.x[0].buffer.pixels,
-            row_steps=op.row_steps,
+            image.buffer,
+            y=sample_rows,
+            x=map_rows,
+            extent=layout.extent(image),
+            pixels=image.buffer.pixels,
+            row_steps=self.operation.row_steps,
             lane_bytes=layout.lane_bytes,
         )
 
+
+@emits(ToSamples)
+class EmitToSamples(EmitMove):
+    """From pixel lanes to lanes of samples."""
+
+    operation: ToSamples
+
     def forward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
+        op, rows = self.operation, self.layout.rows
         if k in op.y.levels:
-            self._pass(code, memory.maps_to_samples, layout.rows(op.y.buffer, k), layout.rows(op.x[0].buffer, k))
+            self._move(code, memory.maps_to_samples, op.x[0], rows(op.x[0].buffer, k), rows(op.y.buffer, k))
 
     def backward(self, code: Code, k: int, direction: int) -> None:
-        op, layout = self.operation, self.layout
-        self._pass(code, memory.samples_to_maps, layout.rows(op.g, k), layout.rows(op.only_h, k))
+        op, rows = self.operation, self.layout.rows
+        self._move(code, memory.samples_to_maps, op.x[0], rows(op.only_h, k), rows(op.g, k))
+
+
+@emits(ToMaps)
+class EmitToMaps(EmitMove):
+    """From lanes of samples to pixel lanes."""
+
+    operation: ToMaps
+
+    def forward(self, code: Code, k: int, direction: int) -> None:
+        op, rows = self.operation, self.layout.rows
+        if k in op.y.levels:
+            self._move(code, memory.samples_to_maps, op.y, rows(op.y.buffer, k), rows(op.x[0].buffer, k))
+
+    def backward(self, code: Code, k: int, direction: int) -> None:
+        op, rows = self.operation, self.layout.rows
+        self._move(code, memory.maps_to_samples, op.y, rows(op.g, k), rows(op.only_h, k))
 
 
 @emits(Sum)

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from rop.devices.cuda.code import Code, Jet, Part, jet_of
+from rop.devices.cuda.code import Code, Jet, Operand, Part, jet_of
 from rop.devices.cuda.emit.base import Emitter, emits
 from rop.devices.cuda.emit.rectified import rectify
 from rop.kernels.cuda import batchnorm
-from rop.lowering.batchnorm import BatchNormOperation
+from rop.lowering.batchnorm import BatchNormOperation, ChannelMap
 
 
-@emits(BatchNormOperation)
-class EmitBatchNorm(Emitter):
-    """Fills the channel tables, from the batch or from running statistics, then applies the map."""
+class EmitChannelMap(Emitter):
+    """Fills the channel tables, from the batch or from numbers that are given, then applies the map."""
 
-    operation: BatchNormOperation
+    operation: ChannelMap
+    eps: float
+
+    def frozen_statistics(self) -> tuple[Operand, Operand]:
+        """Mean and variance of each channel, where they are given."""
+        raise NotImplementedError
 
     def reserve(self) -> None:
         op, channels = self.operation, self.operation.channels
         self.table_at = self.layout.reserve("tables", batchnorm.FIELDS * channels)
-        self.state_at = self.layout.reserve("state", 2 * channels)
         self.pixels = {"pixels": op.y.pixels}
         self.channels = {"channels": channels}
         self.parameters = {"w": Part("w"), "v": Part("v0")}
@@ -40,16 +43,17 @@ class EmitBatchNorm(Emitter):
         if not orders:
             return
         options: dict[str, Any] = {"orders": orders, "levels": code.levels(op.x[0])}
-        x, tables, channels = code.value(op.x[0]), self._tables(code), op.channels
+        x, tables = code.value(op.x[0]), self._tables(code)
         if op.frozen:
+            mean, variance = self.frozen_statistics()
             code.launch(
                 batchnorm.frozen(self.dtype, orders=orders),
                 table=tables,
                 **self.parameters,
                 **self.gamma,
-                mean=Part("state", self.state_at, (channels,)),
-                variance=Part("state", self.state_at + channels, (channels,)),
-                eps=float(op.layer.eps),
+                mean=mean,
+                variance=variance,
+                eps=self.eps,
             )
         else:
             code.launch(
@@ -61,7 +65,7 @@ class EmitBatchNorm(Emitter):
                 **self.samples,
                 **self.pixels,
                 **self.channels,
-                eps=float(op.layer.eps),
+                eps=self.eps,
             )
         code.launch(
             batchnorm.normalise(self.dtype, **options),
@@ -96,3 +100,19 @@ class EmitBatchNorm(Emitter):
         )
         if op.h[0] is not None:
             code.launch(batchnorm.backward(self.dtype, **options), h=code.jet(op.h[0]), **inputs)
+
+
+@emits(BatchNormOperation)
+class EmitBatchNorm(EmitChannelMap):
+    """Batch normalisation, with batch statistics or with running statistics."""
+
+    operation: BatchNormOperation
+
+    def reserve(self) -> None:
+        super().reserve()
+        self.eps = float(self.operation.layer.eps)
+        self.state_at = self.layout.reserve("state", 2 * self.operation.channels)
+
+    def frozen_statistics(self) -> tuple[Operand, Operand]:
+        channels, at = self.operation.channels, self.state_at
+        return Part("state", at, (channels,)), Part("state", at + channels, (channels,))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import rop
 import rop.layers
-from rop.lowering.linear_maps import ToSamples
+from rop.lowering.linear_maps import ToMaps, ToSamples
 from tests.devices.cuda.on_device.compare import affordable, by_passes, check_device
 from tests.helpers.cases import CASES, LOSS_CASES, Case, LossCase, made
 from tests.helpers.strategies import seeds
@@ -71,4 +71,4 @@ def test_every_operation_has_an_emitter() -> None:
     from rop.devices.cpu.emit.base import REGISTRY as ON_CPU
     from rop.devices.cuda.emit.base import REGISTRY as ON_CUDA
 
-    assert set(ON_CPU.all()) - {ToSamples} == set(ON_CUDA.all())  # a GPU has no pixel lanes
+    assert set(ON_CPU.all()) - {ToMaps, ToSamples} == set(ON_CUDA.all())  # a GPU has no pixel lanes
