@@ -28,7 +28,7 @@ import numpy as np
 from rop.arguments import check_bool, check_float, check_int
 from rop.errors import ArgumentError
 from rop.layers import record
-from rop.layers.base import Layer, Shape, check_features, check_image
+from rop.layers.base import Layer, Shape, check_features, check_image, refuse_shape
 
 # ---- the jet, in Taylor coefficients (see jet.py): the functions of batchnorm.py, and these --------------------------
 
@@ -72,6 +72,13 @@ class _OverFeatures(SampleNorm):
 
     def output_shape(self, where: str, *shapes: Shape) -> Shape:
         (shape,) = shapes
+        if len(shape) == 3:
+            refuse_shape(
+                where,
+                (self.normalized_shape,),
+                shape,
+                "for the channels of each pixel use LayerNorm2d, for all channels and pixels GroupNorm(1, channels)",
+            )
         check_features(where, shape, self.normalized_shape)
         return shape
 
