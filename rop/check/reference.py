@@ -99,6 +99,11 @@ def add(layer: layers.Add, use: Use, *inputs: Tensor) -> Tensor:
     return torch.stack(inputs).sum(0)
 
 
+def mul(layer: layers.Mul, use: Use, a: Tensor, b: Tensor) -> Tensor:
+    a, b = (x[(...,) + (None,) * (max(a.dim(), b.dim()) - x.dim())] for x in (a, b))
+    return a * b
+
+
 def concat(layer: layers.Concat, use: Use, *inputs: Tensor) -> Tensor:
     return torch.cat(inputs, 1)
 

@@ -15,11 +15,14 @@ g_b = −Cᵀ Dᵀ e_b comes in from behind with orders 0, 1 and 2. Both product
     outputs     Y⁰ = −G⁰        Y¹ = −G¹ − D¹ᵀ Y⁰        Y² = −G² − 2 D¹ᵀ Y¹           G the jet of ∂E/∂C
     inputs      h⁰ = G⁰         h¹ = G¹ − A¹ᵀ h⁰         h² = G² − 2 A¹ᵀ h¹            G the jet of ∂E/∂W
 
-Images have pixels: a 1×1 convolution takes the place of W, with a channel for every pixel of every sample. A loss
-stands where the layer stood, without C and D; its forward pass is read from the energies E⁰, E¹, E² themselves. A whole
-network stands for itself: what is read are the energies and the gradient of every parameter.
+Images have pixels: a 1×1 convolution takes the place of W, with a channel for every pixel of every sample. An input
+that has one pixel beside a larger first one is the mean over the pixels of such an input; what is sent back to it is
+read behind that mean. A loss stands where the layer stood, without C and D; its forward pass is read from the energies
+E⁰, E¹, E² themselves. A whole network stands for itself: what is read are the energies and the gradient of every
+parameter.
 
-The stands themselves are made of Linear, Conv2d and NLL: if one of those is wrong, all rows are.
+The stands themselves are made of Linear, Conv2d and NLL (and AdaptiveAvgPool2d, for such means): if one of those is
+wrong, all rows are.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from rop.check.derivatives import jumps
 from rop.check.differences import Numbers
 from rop.errors import ArgumentError
 from rop.graph import Graph, Input, Node
-from rop.layers import NLL, Conv2d, Flatten, Linear
+from rop.layers import NLL, AdaptiveAvgPool2d, Conv2d, Flatten, Linear
 from rop.layers.base import Layer, Shape
 from rop.layers.elementwise import Elementwise
 from rop.layers.kinds import record_of
@@ -146,17 +149,17 @@ class _WithInputs(Stand):
 
     def _inputs(self, x: Node, shapes: tuple[Shape, ...]) -> list[Node]:
         """Nodes of the given shapes; keeps their layers W and A."""
-        self._shapes = shapes
+        pixels = shapes[0][1:]
+        self._shapes = tuple((shape[0], *pixels) for shape in shapes)
         self.samples = samples_for(shapes[0])
         self._W: list[Layer] = []
         self._A: list[Layer] = []
         nodes = []
         for shape in shapes:
-            columns, rows = self.samples * math.prod(shape[1:]), shape[0]
-            image = len(shape) == 3
-            self._W.append(Conv2d(columns, rows, 1, bias=False) if image else Linear(columns, rows, bias=False))
-            self._A.append(Conv2d(rows, rows, 1, bias=False) if image else Linear(rows, rows, bias=False))
-            nodes.append(self._A[-1](self._W[-1](x)))
+            columns, rows = self.samples * math.prod(pixels), shape[0]
+            self._W.append(Conv2d(columns, rows, 1, bias=False) if pixels else Linear(columns, rows, bias=False))
+            self._A.append(Conv2d(rows, rows, 1, bias=False) if pixels else Linear(rows, rows, bias=False))
+            nodes.append(_shrunk(self._A[-1](self._W[-1](x)), pixels, shape))
         return nodes
 
     def _data(self) -> np.ndarray:
@@ -249,6 +252,14 @@ class LossStand(_WithInputs):
         self._place_inputs(() if self.kinks else kinks, seed)
         self.energy = FORWARD
         self.parts = {TO_INPUT: [part for one in self._W for part in self.slices(one)]}
+
+
+def _shrunk(x: Node, pixels: Shape, wanted: Shape) -> Node:
+    """A value with these pixels in the shape that is wanted, of which one pixel, or a vector, is the mean over all."""
+    if wanted[1:] == pixels:
+        return x
+    mean = AdaptiveAvgPool2d(1)(x)
+    return mean if len(wanted) == 3 else Flatten()(mean)
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers

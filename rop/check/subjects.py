@@ -130,6 +130,17 @@ def add(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), VECTOR, VECTOR), _layer(kind(), IMAGE, IMAGE, IMAGE)]
 
 
+def mul(kind: LayerKind) -> list[Stand]:
+    """A gate; numbers for each channel and for each pixel, and one for all."""
+    repeated = (IMAGE[:1], (*IMAGE[:1], 1, 1), (1, *IMAGE[1:]), (1,))
+    return [
+        _layer(kind(), VECTOR, VECTOR),
+        _layer(kind(), VECTOR, (1,)),
+        _layer(kind(), IMAGE, IMAGE),
+        *(_layer(kind(), IMAGE, shape) for shape in repeated),
+    ]
+
+
 def concat(kind: LayerKind) -> list[Stand]:
     return [_layer(kind(), (3,), (4,)), _layer(kind(), IMAGE, (3, 4, 5))]
 

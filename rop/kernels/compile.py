@@ -271,6 +271,7 @@ Terms: TypeAlias = tuple[int, int, int, int, int, int, int]  # of a sum over ord
 Factor: TypeAlias = tuple[int, int, int]  # of a lane dot: see gemm.py
 Extent: TypeAlias = tuple[int, int, int, int]  # how a value lies: pixels, channels, lanes of a row, bytes of a row
 Sets: TypeAlias = tuple[int, int, int, int]  # of rows: see norm.py
+Axis: TypeAlias = tuple[int, int, int, int]  # its length, and the steps of a result and two factors: see product.py
 Slice: TypeAlias = tuple[int, int]  # number of a slice, and into how many a kernel's work is divided
 Windows: TypeAlias = tuple[int, int, int]  # of a pooling on pixel lanes: entries, addresses of their lanes and words
 WORDS = {
@@ -281,6 +282,7 @@ WORDS = {
     "Factor": 3,
     "Extent": 4,
     "Sets": 4,
+    "Axis": 4,
     "Slice": 2,
     "Windows": 3,
 }

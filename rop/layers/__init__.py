@@ -46,6 +46,7 @@ if TYPE_CHECKING:  # for type checkers, to which __getattr__ says no more than t
     from rop.layers.loss import L1, MSE, NLL, BCEWithLogits, CrossEntropy, Huber, KLDiv, PoissonNLL, SmoothL1
     from rop.layers.norm import GroupNorm, InstanceNorm2d, LayerNorm, LayerNorm2d, RMSNorm
     from rop.layers.pool import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
+    from rop.layers.product import Mul
     from rop.layers.relu import LeakyReLU, ReLU
     from rop.layers.shape import Add, Concat, Flatten, Identity
     from rop.layers.softmax import LogSoftmax, Softmax

@@ -105,7 +105,7 @@ class Layer(Immutable):
             wanted = f"{self.min_inputs}" if most == self.min_inputs else f"at least {self.min_inputs}"
             raise ArgumentError(
                 f"{self.describe()}: expected {wanted} input(s), got {len(nodes)}; "
-                "layers with several inputs (Add, Concat) join the branches of a rop.Graph"
+                "layers with several inputs (Add, Mul, Concat) join the branches of a rop.Graph"
             )
         return Node(self, nodes)
 

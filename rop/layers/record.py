@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from rop.errors import ArgumentError
 from rop.layers.base import Immutable
 
-FAMILIES = ("bilinear", "linear", "select", "elementwise", "custom", "loss")
+FAMILIES = ("bilinear", "product", "linear", "select", "elementwise", "custom", "loss")
 
 Kind = TypeVar("Kind", bound=type[Immutable])
 Name = str  # "package.module:attribute"

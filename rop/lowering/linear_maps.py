@@ -168,6 +168,16 @@ def in_order(plan: Plan, value: Value) -> Value:
     return value if value.row_order is None else plan.add(PermuteOperation(plan, value))
 
 
+def in_one_order(plan: Plan, values: list[Value]) -> list[Value]:
+    """The values with their rows in one order: as they are if they share one, else in the user's."""
+    orders = [x.row_order for x in values]
+    if any(order is not None for order in orders) and not all(
+        order is not None and orders[0] is not None and np.array_equal(order, orders[0]) for order in orders
+    ):
+        return [in_order(plan, x) for x in values]
+    return values
+
+
 def with_sample_lanes(plan: Plan, value: Value) -> Value:
     """The value with a lane for each sample, as losses read it."""
     return plan.add(ToSamples(plan, value, flat=False)) if value.buffer.pixels else in_order(plan, value)
@@ -200,12 +210,7 @@ def lower_flatten(plan: Plan, node: Node, layer: Flatten, inputs: list[Value]) -
 @lowers(Add)
 def lower_add(plan: Plan, node: Node, layer: Add, inputs: list[Value]) -> Value:
     """One operation, on rows in an order that all inputs share."""
-    orders = [x.row_order for x in inputs]
-    if any(order is not None for order in orders) and not all(
-        order is not None and orders[0] is not None and np.array_equal(order, orders[0]) for order in orders
-    ):
-        inputs = [in_order(plan, x) for x in inputs]
-    return plan.add(Sum(plan, inputs))
+    return plan.add(Sum(plan, in_one_order(plan, inputs)))
 
 
 @lowers(Concat)

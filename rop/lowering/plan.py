@@ -164,9 +164,10 @@ class Operation:
 
     def plan_gradients(self, plan: Plan) -> None:
         """Decides where the gradient of each x goes; by default a buffer of its own."""
-        before = [self.can_add and any(mine for _, mine in x.flow.gradients) for x in self.x]
-        self.h = [self.claim(plan, x) for x in self.x]
-        self.accumulates = before
+        self.h, self.accumulates = [], []
+        for x in self.x:
+            self.accumulates.append(self.can_add and any(mine for _, mine in x.flow.gradients))
+            self.h.append(self.claim(plan, x))
 
     def claim(self, plan: Plan, x: Value) -> Buffer | None:
         """A buffer for the gradient of x by this use, if it needs one: one that may be added to, if there is one and

@@ -33,6 +33,7 @@ USES: dict[str, Callable[[Node, Node, int], Node]] = {
     "maximum": lambda value, other, channels: rop.MaxPool2d(3, stride=1, padding=1)(value),
     "average": lambda value, other, channels: rop.AvgPool2d(3, stride=1, padding=1)(value),
     "sum": lambda value, other, channels: rop.Add()(value, other),
+    "gate": lambda value, other, channels: rop.Mul()(value, other),
     "concatenation": lambda value, other, channels: convolution(2 * channels, channels)(rop.Concat()(value, value)),
     "batchnorm": lambda value, other, channels: rop.BatchNorm2d(channels)(value),
     "activation": lambda value, other, channels: rop.Tanh()(value),

@@ -134,11 +134,16 @@ def flattened_nets(draw: st.DrawFn) -> Problem:
         "before": lambda: rop.Flatten()(convolved),
         "after": lambda: rop.Tanh()(flat),
     }[other]()
-    last = draw(st.sampled_from(["concatenation", "sum", "batchnorm", "nothing"]))
+    last = draw(st.sampled_from(["concatenation", "sum", "product", "scale", "batchnorm", "nothing"]))
     if last == "concatenation":
         flat, width = rop.Concat()(beside, flat), width + (side * side if other == "data" else width)
     elif last == "sum" and (other != "data" or channels == 1):
         flat = rop.Add()(flat, beside)
+    elif last == "product" and (other != "data" or channels == 1):
+        flat = rop.Mul()(flat, beside)
+    elif last == "scale":  # numbers for each channel, which are rows in another order
+        flat = rop.Mul()(rop.Conv2d(1, width, 3, padding=1)(x), flat)
+        flat, width = rop.Flatten()(flat), width * side * side
     elif last == "batchnorm":
         flat = rop.BatchNorm1d(width)(flat)
     if draw(st.booleans()) or width < 2:
@@ -171,7 +176,8 @@ def constant_nets(draw: st.DrawFn) -> Problem:
     out = fixed
     if draw(st.booleans()):
         trained = rop.Conv2d(shape[0], shape[0], 1) if len(shape) == 3 else rop.Linear(shape[0], shape[0])
-        out = rop.Add()(*draw(st.permutations([fixed, trained(x)])))
+        join = draw(st.sampled_from([rop.Add(), rop.Mul()]))
+        out = join(*draw(st.permutations([fixed, trained(x)])))
     return Problem(rop.Graph(x, out), shape, shape[0])
 
 
@@ -303,6 +309,7 @@ class _Growing:
                     self.norm,
                     self.tied,
                     self.addition,
+                    self.multiplication,
                     self.concatenation,
                 ]
             )
@@ -349,6 +356,14 @@ class _Growing:
         other = draw(st.sampled_from([k for k, (_, c) in enumerate(self.values) if c == channels]))
         self.apply(rop.Add(), channels, source, other)
 
+    def multiplication(self, draw: st.DrawFn, source: int) -> None:
+        """The product with a value of the same shape, perhaps itself, or with one that has one channel."""
+        channels = self.values[source][1]
+        fitting = [k for k, (_, c) in enumerate(self.values) if c in (1, channels) or channels == 1]
+        other = draw(st.sampled_from(fitting))
+        factors = draw(st.permutations([source, other]))
+        self.apply(rop.Mul(), max(channels, self.values[other][1]), *factors)
+
     def concatenation(self, draw: st.DrawFn, source: int) -> None:
         """A value beside another, perhaps itself."""
         other = draw(st.integers(0, len(self.values) - 1))
@@ -384,8 +399,24 @@ def map_convolutions(draw: st.DrawFn) -> Any:
 
 
 @st.composite
+def gates(draw: st.DrawFn, h: Any, y: Any) -> Any:
+    """What a map y is multiplied with: the map h, itself, or a number for each channel, for each pixel or for all."""
+    mean = rop.AdaptiveAvgPool2d(1)(h)
+    values = {
+        "map": lambda: h,
+        "square": lambda: y,
+        "channels": lambda: rop.Conv2d(CHANNELS, CHANNELS, 1)(mean),
+        "vector": lambda: rop.Linear(CHANNELS, CHANNELS)(rop.Flatten()(mean)),
+        "pixels": lambda: rop.Conv2d(CHANNELS, 1, 3, padding=1)(h),
+        "number": lambda: rop.Linear(CHANNELS, 1)(rop.Flatten()(mean)),
+    }
+    return values[draw(st.sampled_from(list(values)))]()
+
+
+@st.composite
 def map_nets(draw: st.DrawFn) -> Problem:
-    """Convolutions of every kind that pixel lanes know, with additions, concatenations, batchnorm and poolings."""
+    """Convolutions of every kind that pixel lanes know, with additions, products, concatenations, batchnorm and
+    poolings."""
     shape: Shape = (draw(st.integers(1, 9)), draw(st.integers(4, 9)), draw(st.integers(4, 9)))
     x = rop.Input()
     h = rop.Conv2d(shape[0], CHANNELS, 3, padding=draw(st.integers(1, 2)))(x)
@@ -394,11 +425,13 @@ def map_nets(draw: st.DrawFn) -> Problem:
         norms = [rop.BatchNorm2d(CHANNELS), rop.LayerNorm2d(CHANNELS), rop.GroupNorm(3, CHANNELS)]
         before = draw(st.sampled_from([rop.Identity(), *norms]))
         y = layer(activation(before(h)))
-        way = draw(st.sampled_from(["next", "sum", "concatenation"]))
+        way = draw(st.sampled_from(["next", "sum", "gate", "concatenation"]))
         if layer.stride != (1, 1) or way == "next":
             h = y
         elif way == "sum":
             h = rop.ReLU()(rop.Add()(h, y))
+        elif way == "gate":
+            h = rop.Mul()(*draw(st.permutations([y, draw(gates(h, y))])))
         else:  # several uses of rows that lie in one another
             grown = rop.Concat()(h, y, draw(st.sampled_from([h, y])))
             h = rop.Conv2d(3 * CHANNELS, CHANNELS, 1)(rop.ReLU()(rop.BatchNorm2d(3 * CHANNELS)(grown)))

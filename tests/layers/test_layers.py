@@ -52,14 +52,26 @@ def test_the_registries_name_the_public_classes() -> None:
 # ---------------------------------------------------------------------------------------------------------------
 
 
-def before(shape: Shape) -> Any:
-    """A layer with parameters whose output has the wanted shape; its input has 2 channels or 5 features."""
-    return rop.Conv2d(2, shape[0], 3, padding=1) if len(shape) == 3 else rop.Linear(5, shape[0])
+def branches(x: Any, shapes: tuple[Shape, ...]) -> list[Any]:
+    """Values of these shapes, each from a layer with parameters of its own on data of the shape ``source_shape``; what
+    has one pixel beside an image is a mean over pixels."""
+    return [branch(x, shape, source_shape(shapes)) for shape in shapes]
 
 
-def source_shape(shape: Shape) -> Shape:
-    """The data's shape for `before(shape)`."""
-    return (2, *shape[1:]) if len(shape) == 3 else (5,)
+def branch(x: Any, shape: Shape, source: Shape) -> Any:
+    """One of them."""
+    if len(source) == 1:
+        return rop.Linear(source[0], shape[0])(x)
+    y = rop.Conv2d(source[0], shape[0], 3, padding=1)(x)
+    if shape[1:] != source[1:]:
+        y = rop.AdaptiveAvgPool2d(1)(y)
+    return y if len(shape) == 3 else rop.Flatten()(y)
+
+
+def source_shape(shapes: tuple[Shape, ...]) -> Shape:
+    """The data's shape: 2 channels and the most pixels, or 5 features."""
+    image = max((shape[1:] for shape in shapes), key=lambda pixels: (len(pixels), int(np.prod(pixels))))
+    return (2, *image) if image else (5,)
 
 
 def head(node: Any, shape: Shape, hidden: int | None = None) -> Any:
@@ -75,8 +87,8 @@ def head(node: Any, shape: Shape, hidden: int | None = None) -> Any:
 def in_the_middle(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]:
     """data → parameters → tanh → LAYER → tanh → linear; a layer with several inputs gets branches of its own."""
     x = rop.Input()
-    y = layer(*(rop.Tanh()(before(shape)(x)) for shape in shapes))
-    return rop.Graph(x, head(rop.Tanh()(y), output_shape(layer, *shapes))), source_shape(shapes[0])
+    y = layer(*map(rop.Tanh(), branches(x, shapes)))
+    return rop.Graph(x, head(rop.Tanh()(y), output_shape(layer, *shapes))), source_shape(shapes)
 
 
 def on_the_data(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]:
@@ -89,15 +101,13 @@ def on_the_data(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]:
 def before_the_loss(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]:
     """data → parameters → tanh → LAYER."""
     x = rop.Input()
-    return rop.Graph(x, layer(*(rop.Tanh()(before(shape)(x)) for shape in shapes))), source_shape(shapes[0])
+    return rop.Graph(x, layer(*map(rop.Tanh(), branches(x, shapes)))), source_shape(shapes)
 
 
 def directly_between(layer: Any, shapes: tuple[Shape, ...]) -> tuple[Any, Shape]:
     """data → parameters → LAYER → parameters: no activation beside it."""
     x = rop.Input()
-    return rop.Graph(x, head(layer(*(before(s)(x) for s in shapes)), output_shape(layer, *shapes))), source_shape(
-        shapes[0]
-    )
+    return rop.Graph(x, head(layer(*branches(x, shapes)), output_shape(layer, *shapes))), source_shape(shapes)
 
 
 PLACES = [in_the_middle, on_the_data, before_the_loss, directly_between]

@@ -50,7 +50,7 @@ def test_a_missing_name_says_where_to_write_it() -> None:
 
 
 def test_records_are_checked() -> None:
-    with pytest.raises(rop.ArgumentError, match="family among bilinear, linear"):
+    with pytest.raises(rop.ArgumentError, match="family among bilinear, product, linear"):
         layer("quadratic")(rop.Linear)
     with pytest.raises(rop.ArgumentError, match="expression in torch"):
         activation()
