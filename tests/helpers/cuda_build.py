@@ -169,16 +169,19 @@ def instructions(ptx: str, pattern: str) -> tuple[str, ...]:
 # execution
 # ------------------------------------------------------------------------------------------------------------------
 def packed(kernel: Any, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a case as a kernel takes them: the arrays y0, y1, y2 as one jet y, strides as one tuple."""
+    """The arguments of a case as a kernel takes them: the arrays y0, y1, y2 as one jet y, strides and rows as one
+    tuple."""
     from rop.kernels.cuda.bilinear import Strides
     from rop.kernels.cuda.compile import JETS
+    from rop.kernels.cuda.product import Rows
 
+    tuples: dict[str, Any] = {"Strides": Strides, "Rows": Rows}
     rest, made = dict(arguments), {}
     for name, kind in kernel.factory.parameters.items():
         if kind in JETS:
             made[name] = tuple(rest.pop(f"{name}{k}", None) for k in EVERY)
-        elif kind == "Strides":
-            made[name] = Strides(*(rest.pop(field) for field in Strides._fields))
+        elif kind in tuples:
+            made[name] = tuples[kind](*(rest.pop(field) for field in tuples[kind]._fields))
     return {**rest, **made}
 
 

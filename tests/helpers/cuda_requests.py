@@ -125,7 +125,7 @@ def samples() -> dict[str, list[tuple[Any, Shape]]]:
 
 
 OWN = (rop.Elementwise(square), rop.Elementwise(steep, 0.5), rop.Elementwise(bell, 2.0, 3.0))  # no, one, two parameters
-JOINS: dict[str, Any] = {"Add": rop.Add, "Concat": rop.Concat}
+JOINS: dict[str, Any] = {"Add": rop.Add, "Mul": rop.Mul, "Concat": rop.Concat}
 
 
 STAND_FOR_ALL = (elementwise.gelu_tanh, loss.poisson_surprise)  # all their derivatives are there
@@ -144,7 +144,8 @@ def is_own(options: Options) -> bool:
 def is_listed(options: Options) -> bool:
     """Whether the form of a kernel is listed in docs/cuda-kernels.md: all orders at once, where there are orders; no
     activation of a user."""
-    return options.get("orders", EVERY) == options.get("levels", EVERY) == EVERY and not is_own(options)
+    whole = all(options.get(orders, EVERY) == EVERY for orders in ("orders", "levels", "others"))
+    return whole and not is_own(options)
 
 
 def networks() -> Iterator[Network]:

@@ -62,7 +62,7 @@ def _line(spec: Spec, found: Examined) -> str:
     options = [
         f"{name} {getattr(value, '__name__', value)}"
         for name, value in spec.options
-        if name not in ("orders", "levels", "count") and value is not False
+        if name not in ("orders", "levels", "others", "count") and value is not False
     ]
     needs = [found.resources[capability] for capability in CAPABILITIES]
     registers = " / ".join(str(each.registers) for each in needs)

@@ -65,6 +65,7 @@ KINDS = {
     "Count": "int64",
     "Number": "{real}",
     "Strides": "UniTuple(int64, 5)",  # of the weights of a product, see bilinear.py
+    "Rows": "UniTuple(int64, 7)",  # of a product of values and its factors, see product.py
 }
 
 real: Any = np.float64  # bound per specialisation, as are the names that start with wants_ and has_

@@ -92,7 +92,18 @@ def rectified() -> Any:
     return rop.Graph(x, rop.Concat()(rop.Add()(c, d), rop.ReLU()(rop.BatchNorm1d(4)(rop.Linear(4, 4)(b))))), (3,)
 
 
-NETWORKS = [tied, branches, images, flattened, rectified]
+def gated() -> Any:
+    """Numbers for each channel and for each pixel, a square, and a flattened image times a vector and a number."""
+    x = rop.Input()
+    h = rop.Tanh()(rop.Conv2d(1, 2, 2)(x))
+    mean = rop.AdaptiveAvgPool2d(1)(h)
+    h = rop.Mul()(rop.Mul()(h, rop.Conv2d(2, 2, 1)(mean)), rop.Conv2d(2, 1, 1)(h))
+    flat = rop.Flatten()(rop.Mul()(h, h))
+    scaled = rop.Mul()(rop.Linear(2, 1)(rop.Flatten()(mean)), rop.Mul()(flat, rop.Linear(4, 4)(flat)))
+    return rop.Graph(x, scaled), (1, 2, 3)
+
+
+NETWORKS = [tied, branches, images, flattened, rectified, gated]
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
