@@ -12,11 +12,28 @@ from numpy.typing import ArrayLike
 from torch import fx, nn
 
 from rop.errors import ArgumentError, ArgumentTypeError
-from rop.graph import Graph
+from rop.graph import Graph, Node
 from rop.inputs import as_floats, check_state
-from rop.layers import Add, Concat
+from rop.layers import (
+    AdaptiveAvgPool2d,
+    Add,
+    AvgPool2d,
+    BatchNorm1d,
+    BatchNorm2d,
+    Concat,
+    Conv2d,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Mul,
+)
 from rop.layers.base import Layer
 from rop.torch.layers import module_of
+
+JOINS = (Add, Mul, Concat)  # operators of torch, not modules
+ON_VECTORS, ON_MAPS = (Linear, BatchNorm1d), (Conv2d, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, BatchNorm2d)
+VECTOR, MAP = 1, 3  # numbers of axes
+AS_MAP = (slice(None), slice(None), None, None)  # of a vector: a map of one pixel
 
 
 def to_torch(net: Graph, w: ArrayLike, state: Mapping[str, np.ndarray] | None = None) -> nn.Module:
@@ -40,7 +57,7 @@ def to_torch(net: Graph, w: ArrayLike, state: Mapping[str, np.ndarray] | None = 
     vector = as_floats("w", w)
     state = check_state(net, state, vector.dtype, "to_torch")
     dtype = torch.from_numpy(vector[:0]).dtype
-    modules = {layer: module_of(layer, dtype) for layer in net.layers if not isinstance(layer, (Add, Concat))}
+    modules = {layer: module_of(layer, dtype) for layer in net.layers if not isinstance(layer, JOINS)}
     _fill(modules, net, vector, state)
     return _chain(net, modules) or _graph_module(net, modules)
 
@@ -68,10 +85,18 @@ def _graph_module(net: Graph, modules: Mapping[Layer, nn.Module]) -> fx.GraphMod
     for layer, module in modules.items():
         _add_submodule(root, net.name_of(layer), module)
     values = {net.input: graph.placeholder("x")}
+    axes = _axes(net, MAP) or _axes(net, VECTOR)
     for node in net.nodes[1:]:
         inputs = [values[source] for source in node.inputs]
         if isinstance(node.layer, Add):
             values[node] = reduce(lambda a, b: graph.call_function(operator.add, (a, b)), inputs)
+        elif isinstance(node.layer, Mul):
+            narrow = [axes[source] < axes[node] for source in node.inputs]
+            shaped = (
+                graph.call_function(operator.getitem, (x, AS_MAP)) if n else x
+                for x, n in zip(inputs, narrow, strict=True)
+            )
+            values[node] = graph.call_function(operator.mul, tuple(shaped))
         elif isinstance(node.layer, Concat):
             values[node] = graph.call_function(torch.cat, (inputs, 1))
         else:
@@ -83,6 +108,17 @@ def _graph_module(net: Graph, modules: Mapping[Layer, nn.Module]) -> fx.GraphMod
         delattr(made, name)
         made.add_module(name, child)
     return made
+
+
+def _axes(net: Graph, of_input: int) -> dict[Node, int]:
+    """How many axes each value has, if the input has so many; nothing if a layer does not take that."""
+    axes = {net.input: of_input}
+    for node in net.nodes[1:]:
+        most = max(axes[source] for source in node.inputs)
+        if (isinstance(node.layer, ON_VECTORS) and most != VECTOR) or (isinstance(node.layer, ON_MAPS) and most != MAP):
+            return {}
+        axes[node] = VECTOR if isinstance(node.layer, Flatten) else most
+    return axes
 
 
 def _add_submodule(root: nn.Module, name: str, module: nn.Module) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -31,7 +31,7 @@ from rop.layers import (
 )
 from rop.layers.base import Layer
 from rop.torch.counterparts import Target, spellings, with_counterparts
-from rop.torch.layers import Unsupported, View, dropout, refuse_differences
+from rop.torch.layers import Product, Unsupported, View, dropout, refuse_differences
 
 if TYPE_CHECKING:
     from rop.torch.trace import Walk
@@ -223,6 +223,64 @@ def cat(walk: Walk, tensors: Sequence[Argument], dim: int = 0, axis: int | None 
     return walk.apply(Concat(), *tensors, name="cat")
 
 
+# ------------------------------------------------------------------------------------------------- products of values
+@dataclass(frozen=True)
+class Factor:
+    """A value as it stands in a product only: with axes of one pixel behind it, or repeated to the shape of another."""
+
+    of: Node
+    axes: int = 0
+    like: Node | None = None
+
+
+@rule(operator.mul, torch.mul, torch.multiply, "mul", "multiply")
+def product(walk: Walk, input: Argument, other: Argument, inplace: bool = False) -> Argument:
+    if isinstance(input, Size) and isinstance(other, Size) and input.of is other.of:
+        return Size(input.of, tuple(sorted(input.axes + other.axes)))
+    if not isinstance(input, (Node, Factor)) or not isinstance(other, (Node, Factor)):
+        raise Unsupported(
+            "products of a value with a constant or a parameter are not supported: there is no layer for them"
+        )
+    a, b = _factor(input), _factor(other)
+    if (inplace and a != Factor(a.of)) or any(x.like not in (None, y.of) for x, y in ((a, b), (b, a))):
+        raise Unsupported("expected a value that is expanded to the shape of the one it is multiplied with")
+    return walk.apply(Product(a.axes, b.axes), a.of, b.of, name="mul", inplace=inplace)
+
+
+@rule(operator.imul, "mul_", "multiply_")
+def product_in_place(walk: Walk, input: Argument, other: Argument) -> Argument:
+    return product(walk, input, other, inplace=True)
+
+
+@rule(torch.square, "square")
+def square(walk: Walk, input: Argument) -> Argument:
+    return product(walk, input, input)
+
+
+@rule(operator.pow, torch.pow, "pow")
+def power(walk: Walk, input: Argument, exponent: Argument) -> Argument:
+    if exponent != 2:
+        raise Unsupported("of powers only squares are supported, x ** 2")
+    return product(walk, input, input)
+
+
+@rule("expand_as")
+def expand_as(walk: Walk, input: Argument, other: Argument) -> Factor:
+    return replace(_factor(input), like=_check_value(other))
+
+
+@rule(torch.unsqueeze, "unsqueeze")
+def unsqueeze(walk: Walk, input: Argument, dim: int) -> Factor:
+    factor = _factor(input)
+    if dim not in (-1, 2 + factor.axes):
+        raise Unsupported(f"expected an axis behind those of a vector, dim=-1, got dim={dim}; no other can be added")
+    return replace(factor, axes=factor.axes + 1)
+
+
+def _factor(value: Argument) -> Factor:
+    return value if isinstance(value, Factor) else Factor(_check_value(value))
+
+
 # ---------------------------------------------------------------------------------------------------- sizes and shapes
 @dataclass(frozen=True)
 class Size:
@@ -255,7 +313,9 @@ def attribute(walk: Walk, input: Argument, name: str) -> Sizes:
 
 
 @rule(operator.getitem)
-def item(walk: Walk, input: Argument, index: Argument) -> Size | Sizes:
+def item(walk: Walk, input: Argument, index: Argument) -> Size | Sizes | Factor:
+    if isinstance(input, Node) and index in ((slice(None), slice(None), None, None), (..., None, None)):
+        return Factor(input, axes=2)
     if not isinstance(input, Sizes):
         raise Unsupported("parts of a value are not supported: there is no layer that picks some of its numbers")
     if isinstance(index, int):
@@ -263,16 +323,6 @@ def item(walk: Walk, input: Argument, index: Argument) -> Size | Sizes:
     if index in (slice(2, None, None), slice(-2, None, None)):
         return Sizes(input.of, (2, 3))
     raise Unsupported(f"x.shape[{index!r}] is not followed; x.shape[0] and x.shape[2:] are")
-
-
-@rule(operator.mul)
-def product(walk: Walk, input: Argument, other: Argument) -> Size:
-    if isinstance(input, Size) and isinstance(other, Size) and input.of is other.of:
-        return Size(input.of, tuple(sorted(input.axes + other.axes)))
-    raise Unsupported(
-        "products of values are not supported: there is no layer for them; to add one see "
-        'CONTRIBUTING.md, "How to add a layer"'
-    )
 
 
 @rule(torch._assert, torch.fx._symbolic_trace._assert_is_none)
@@ -293,23 +343,31 @@ def flatten(walk: Walk, input: Argument, start_dim: int = 0, end_dim: int = -1) 
 
 
 @rule("view", "reshape", torch.reshape)
-def view(walk: Walk, input: Argument, *shape: Argument, **options: Sequence[Argument]) -> Node:
+def view(walk: Walk, input: Argument, *shape: Argument, **options: Sequence[Argument]) -> Node | Factor:
     _check_value(input)
     given = options.get("shape", options.get("size", shape))
     sizes = tuple(given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given)
-    batch = len(sizes) == 2 and (sizes[0] == -1 or (isinstance(sizes[0], Size) and sizes[0].axes == (0,)))
-    rest = sizes[1] if batch else None
-    if rest == -1 and sizes[0] != -1:
-        return walk.apply(Flatten(), input)
-    if isinstance(rest, int) and rest > 0:
-        return walk.apply(View(rest), input, name="flatten")
-    if isinstance(rest, Size) and rest.of is input and rest.axes == (1, 2, 3):
-        return walk.apply(Flatten(), input)
+    flat = _flattened(walk, input, *sizes[:2]) if len(sizes) == 2 or sizes[2:] == (1, 1) else None
+    if flat is not None:
+        return flat if len(sizes) == 2 else Factor(flat, axes=2)
     shown = ", ".join("batch" if isinstance(s, Size) and s.axes == (0,) else str(s) for s in sizes)
     raise Unsupported(
         "expected a view that makes each sample a vector, such as x.view(x.size(0), -1) or x.flatten(1), "
-        f"got x.view({shown}); there is no other reshaping layer"
+        f"or a map of one pixel of it, got x.view({shown}); there is no other reshaping layer"
     )
+
+
+def _flattened(walk: Walk, input: Argument, batch: Argument, rest: Argument) -> Node | None:
+    """A view with these two sizes, if it makes each sample a vector."""
+    by_size = isinstance(batch, Size) and batch.axes == (0,)
+    if not by_size and batch != -1:
+        return None
+    if isinstance(rest, int) and rest > 0:
+        return walk.apply(View(rest), input, name="flatten")
+    whole = isinstance(rest, Size) and rest.of is input and rest.axes == (1, 2, 3)
+    if whole or (by_size and (rest == -1 or isinstance(rest, Size))):  # torch demands that the sizes fit
+        return walk.apply(Flatten(), input)
+    return None
 
 
 # -------------------------------------------------------------------------------------------------------------- checks

@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from rop.errors import ArgumentError
-from rop.layers import Flatten, Identity
-from rop.layers.base import Layer
+from rop.layers import Flatten, Identity, Mul
+from rop.layers.base import Layer, batched
 from rop.layers.kinds import kind_of
+from rop.layers.product import ONE_PIXEL
 from rop.layers.record import RECORDS
 from rop.torch.counterparts import with_counterparts
 
@@ -47,6 +48,28 @@ class View(Flatten):
                 f"{size}; torch would mix samples here"
             )
         return (size,)
+
+
+class Product(Mul):
+    """a * b as torch aligns them, with so many axes of one pixel behind a and behind b."""
+
+    axes_of_a: int
+    axes_of_b: int
+
+    def __init__(self, axes_of_a: int = 0, axes_of_b: int = 0) -> None:
+        self._set(axes_of_a=axes_of_a, axes_of_b=axes_of_b)
+
+    def output_shape(self, where: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+        a, b = (shape + ONE_PIXEL[:axes] for shape, axes in zip(shapes, (self.axes_of_a, self.axes_of_b), strict=True))
+        if len(a) != len(b):
+            raise ArgumentError(
+                f"{where}: expected two vectors or two maps, got {batched(a)} and {batched(b)}, of which torch would "
+                "align other axes; make a vector a map of one pixel, x[:, :, None, None]"
+            )
+        return super().output_shape(where, a, b)
+
+    def describe(self) -> str:
+        return Mul.__name__
 
 
 def layer_of(module: nn.Module) -> Layer:

@@ -20,7 +20,7 @@ from rop.graph import Graph, Input, Node
 from rop.layers import Flatten, Identity
 from rop.layers.base import Layer
 from rop.torch import functions
-from rop.torch.functions import Argument, Size, Sizes
+from rop.torch.functions import Argument, Factor, Size, Sizes
 from rop.torch.layers import KINDS, Unsupported, layer_of
 
 DTYPES: dict[torch.dtype, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
@@ -117,10 +117,13 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 
 # ------------------------------------------------------------------------------------------------------------ torch.fx
 class _Proxy(fx.Proxy):
-    """Records x += y as it is, where fx would record x + y: other names of x see the change."""
+    """Records x += y and x *= y as they are, where fx would record x + y: other names of x see the change."""
 
     def __iadd__(self, other: Argument) -> fx.Proxy:
         return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
+
+    def __imul__(self, other: Argument) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
 
 
 class _Tracer(fx.Tracer):
@@ -296,8 +299,10 @@ class Walk:
     def _overwrite(self, old: Node, new: Node, by: str) -> None:
         """After an operation in place every name of the old tensor means the new value."""
         for line, value in self.values.items():
-            if isinstance(value, Node) and _memory(value) is _memory(old):
-                self.values[line] = new if _shape_source(value) is _shape_source(old) else _Overwritten(by)
+            node = value.of if isinstance(value, Factor) else value
+            if isinstance(node, Node) and _memory(node) is _memory(old):
+                same = node is value and _shape_source(node) is _shape_source(old)
+                self.values[line] = new if same else _Overwritten(by)
 
     # ----------------------------------------------------------------------------------------------------- names, order
     def names(self) -> dict[Layer, str]:
@@ -403,6 +408,8 @@ def _shown(*values: Argument, **options: Argument) -> str:
     """Arguments as messages show them."""
 
     def show(value: Argument) -> str:
+        if isinstance(value, Factor):
+            return f"{show(value.of)}, expanded or with more axes, which only products take"
         if isinstance(value, Node):
             return "a value of the net" if value.layer is not None else "the input"
         if isinstance(value, Tensor):

@@ -168,6 +168,46 @@ class DenseNet121(nn.Module):
         return self.classifier(torch.flatten(F.adaptive_avg_pool2d(x, (1, 1)), 1))
 
 
+class Excitation(nn.Module):
+    """Squeeze-and-excitation: the mean of each channel says, through two 1×1 convolutions, how much of it goes on."""
+
+    def __init__(self, channels: int, squeezed: int, gate: nn.Module) -> None:
+        super().__init__()
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc1, self.fc2 = nn.Conv2d(channels, squeezed, 1), nn.Conv2d(squeezed, channels, 1)
+        self.relu, self.gate = nn.ReLU(), gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gate(self.fc2(self.relu(self.fc1(self.avgpool(x))))) * x
+
+
+class SENet(nn.Module):
+    """Inverted residuals as in MobileNetV3: wide, depthwise, excited, narrow again; then spatial attention."""
+
+    def __init__(self, width: int = 4, classes: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.BatchNorm2d(width), nn.Hardswish())
+        self.blocks = nn.ModuleList(self._block(width, 3 * width, gate) for gate in (nn.Sigmoid(), nn.Hardsigmoid()))
+        self.attention = nn.Conv2d(width, 1, 3, padding=1)
+        self.head = nn.Linear(width, classes)
+
+    @staticmethod
+    def _block(width: int, wide: int, gate: nn.Module) -> nn.Sequential:
+        return nn.Sequential(
+            *(nn.Conv2d(width, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.SiLU()),
+            *(nn.Conv2d(wide, wide, 3, padding=1, groups=wide, bias=False), nn.BatchNorm2d(wide), nn.SiLU()),
+            Excitation(wide, width, gate),
+            *(nn.Conv2d(wide, width, 1, bias=False), nn.BatchNorm2d(width)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        x = x * torch.sigmoid(self.attention(x))
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
+
+
 @dataclass(frozen=True)
 class Architecture:
     """A module, a loss of torch, and the data it is for."""
@@ -203,6 +243,7 @@ ARCHITECTURES = {
     "usps": Architecture(USPS, nn.CrossEntropyLoss(), (1, 16, 16), 10),
     "LeNet": Architecture(LeNet, nn.CrossEntropyLoss(label_smoothing=0.1), (1, 28, 28), 10),
     "ResNet-18": Architecture(ResNet18, nn.CrossEntropyLoss(), (3, 32, 32), 10),
+    "SENet": Architecture(SENet, nn.CrossEntropyLoss(), (3, 13, 12), 5),
     "DenseNet-121": Architecture(DenseNet121, nn.BCEWithLogitsLoss(), (3, 32, 32), 14),
 }
 
@@ -225,15 +266,26 @@ class PrimitiveBatchNorm(nn.Module):
         return normalise(x, mean, var, self.eps, {"weight": self.weight, "bias": self.bias})
 
 
+class PrimitiveHardsigmoid(nn.Module):
+    """Hardsigmoid written out, because torch's own cannot be differentiated twice."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu6(x + 3) / 6
+
+
 def written_out(module: nn.Module) -> nn.Module:
-    """A copy of the module with batchnorm in primitives; its parameters have the same names."""
+    """A copy of the module with batchnorm and Hardsigmoid in primitives; its parameters have the same names."""
     module = copy.deepcopy(module)
     for path, child in list(module.named_modules()):
+        made: nn.Module
         if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
-            owner, _, name = path.rpartition(".")
             made = PrimitiveBatchNorm(child)
-            made.train(child.training)
-            setattr(module.get_submodule(owner), name, made)
+        elif isinstance(child, nn.Hardsigmoid):
+            made = PrimitiveHardsigmoid()
+        else:
+            continue
+        owner, _, name = path.rpartition(".")
+        setattr(module.get_submodule(owner), name, made.train(child.training))
     return module
 
 

@@ -107,6 +107,19 @@ def dense(growth: int = 3) -> Any:
     return rop.Graph(x, rop.Linear(channels * 12, 3)(rop.Flatten()(h)))
 
 
+def gated(channels: int = 3) -> Any:
+    """Products of values: numbers for each channel, as a vector and as a map of one pixel, for each pixel and for all,
+    and a square; images with two channels."""
+    x = rop.Input()
+    h = rop.Tanh()(rop.Conv2d(2, channels, 3, padding=1)(x))
+    mean = rop.AdaptiveAvgPool2d(1)(h)
+    vector = rop.Sigmoid()(rop.Linear(channels, channels)(rop.Flatten()(mean)))
+    h = rop.Mul()(rop.Mul()(vector, h), rop.Conv2d(channels, channels, 1)(mean))
+    h = rop.Mul()(rop.Conv2d(channels, 1, 1)(h), h)
+    vector = rop.Flatten()(rop.AdaptiveAvgPool2d(1)(rop.Mul()(h, h)))
+    return rop.Graph(x, rop.Linear(channels, 3)(rop.Mul()(rop.Linear(channels, 1)(vector), vector)))
+
+
 @dataclass(frozen=True)
 class Setting:
     """A network with a loss and a way to make data for it."""
@@ -139,4 +152,5 @@ def settings() -> dict[str, Setting]:
         "mixed": Setting(mixed(), rop.NLL(), (6,), 4),
         "residual": Setting(residual(), rop.BCEWithLogits(), (1, 6, 5), 3),
         "dense": Setting(dense(), rop.CrossEntropy(reduction="sum"), (2, 4, 3), 3),
+        "gated": Setting(gated(), rop.CrossEntropy(), (2, 5, 4), 3),
     }

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import rop
 from tests.helpers.architectures import ARCHITECTURES, LeNet, ResNet18, autograd
 from tests.helpers.checker import ORDERS, TOLERANCES, Tolerance, error_of
-from tests.helpers.zoo import drawn_state, mixed, residual, usps, wide
+from tests.helpers.zoo import drawn_state, gated, mixed, residual, usps, wide
 
 # Batchnorm over 8 samples and a pixel divides by small deviations, layer after layer: relative to float64's 1e-9 the
 # deepest net here has some hundred such divisions.
@@ -99,10 +99,11 @@ def test_architectures_come_back_as_they_were(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("make", [mixed, residual, usps, wide])
+@pytest.mark.parametrize("make", [mixed, residual, gated, usps, wide])
 def test_nets_of_rop_go_to_torch_and_back(make: Any, dtype: Any) -> None:
     net = make()
-    shape = {"mixed": (6,), "residual": (1, 6, 5), "usps": (1, 16, 16), "wide": (131,)}[make.__name__]
+    shapes = {"mixed": (6,), "residual": (1, 6, 5), "gated": (2, 5, 4), "usps": (1, 16, 16), "wide": (131,)}
+    shape = shapes[make.__name__]
     w = net.init(seed=1, dtype=dtype)
     state = {key: value.astype(dtype) for key, value in (drawn_state(net, 1) or {}).items()}
     module = rop.to_torch(net, w, state)
@@ -153,6 +154,18 @@ FORWARDS: dict[str, tuple[tuple[int, ...], Callable[..., Tensor]]] = {
     "average without padding": (IMAGE, lambda m, x: F.avg_pool2d(m.conv(x), 3, 2, 1, True, False)),
     "adaptive to 3×2": (IMAGE, lambda m, x: F.adaptive_avg_pool2d(m.conv(x), (3, 2))),
     "torch.cat": (IMAGE, lambda m, x: torch.cat([x, m.conv(x), x], dim=1)),
+    "product": (FEATURES, lambda m, x: m.fc(x) * x),
+    "torch.mul": (FEATURES, lambda m, x: torch.mul(torch.multiply(m.fc(x), x), x)),
+    "mul method": (FEATURES, lambda m, x: m.fc(x).mul(x).multiply(x)),
+    "squares": (FEATURES, lambda m, x: torch.square(m.fc(x)) + m.fc(x).square() + m.fc(x) ** 2 + m.fc(x).pow(2)),
+    "imul": (FEATURES, lambda m, x: operator.imul(m.fc(x), x)),
+    "products in place, seen through both names": (FEATURES, lambda m, x: scaled_in_place(m.fc(x), x)),
+    "channels times a map": (IMAGE, lambda m, x: m.conv(x) * F.adaptive_avg_pool2d(m.conv(x), 1)),
+    "pixels times a map": (IMAGE, lambda m, x: m.conv(x) * F.max_pool2d(m.conv(x), 4) * torch.sigmoid(m.conv(x))),
+    "vector times a map": (IMAGE, lambda m, x: m.conv(x) * m.conv(x).mean((2, 3))[:, :, None, None]),
+    "vector behind an ellipsis": (IMAGE, lambda m, x: m.conv(x).mean((2, 3))[..., None, None] * m.conv(x)),
+    "unsqueezed": (IMAGE, lambda m, x: m.conv(x) * m.conv(x).mean((2, 3)).unsqueeze(-1).unsqueeze(3)),
+    "viewed and expanded": (IMAGE, lambda m, x: excited(m.conv(x))),
     "torch.add": (FEATURES, lambda m, x: torch.add(m.fc(x), x)),
     "add method": (FEATURES, lambda m, x: m.fc(x).add(x)),
     "iadd": (FEATURES, lambda m, x: operator.iadd(m.fc(x), x)),
@@ -178,6 +191,19 @@ FORWARDS: dict[str, tuple[tuple[int, ...], Callable[..., Tensor]]] = {
 def unpacked(x: Tensor) -> Tensor:
     batch, channels, height, width = x.shape
     return x.view(batch, channels * height * width)
+
+
+def scaled_in_place(y: Tensor, x: Tensor) -> Tensor:
+    alias = y
+    y *= x
+    return alias + torch.tanh(y.mul_(x))
+
+
+def excited(x: Tensor) -> Tensor:
+    """As the first publications wrote it."""
+    b, c, _, _ = x.size()
+    y = F.adaptive_avg_pool2d(x, 1).view(b, c)
+    return x * torch.sigmoid(y).view(b, c, 1, 1).expand_as(x) * y.view(-1, 3, 1, 1)
 
 
 def whole_average(x: Tensor) -> Tensor:
@@ -327,8 +353,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     ),
     "two inputs": (lambda: nn.Bilinear(2, 2, 2), ("one input", "input1", "input2")),
     "two outputs": (function(lambda m, x: (m.fc(x), x)), ("output", "one value")),
-    "product": (function(lambda m, x: m.fc(x) * x), ("1 (operator.mul", "products of values")),
     "scaling": (function(lambda m, x: 0.5 * m.fc(x)), ("1 (operator.mul", "no layer")),
+    "scaling by a parameter": (function(lambda m, x: m.fc(x) * m.fc.bias), ("1 (operator.mul", "a parameter")),
+    "cube": (function(lambda m, x: m.fc(x) ** 3), ("1 (operator.pow", "squares")),
+    "axis in the middle": (function(lambda m, x: m.fc(x) * x.unsqueeze(1)), ("1 (Tensor.unsqueeze", "dim=1")),
+    "expanded elsewhere": (function(lambda m, x: m.fc(x) + x.expand_as(x)), ("1 (operator.add", "only products")),
+    "expanded to a stranger": (function(lambda m, x: m.fc(x) * x.expand_as(x)), ("1 (operator.mul", "expanded")),
+    "column changed in place": (function(lambda m, x: column_changed(m.fc(x), x)), ("1 (operator.mul", "in place")),
     "sum with a number": (function(lambda m, x: m.fc(x) + 1), ("1 (operator.add", "1")),
     "sum with a weight": (function(lambda m, x: torch.add(m.fc(x), x, alpha=2)), ("1 (torch.add", "alpha=2")),
     "matrix product": (function(lambda m, x: x @ m.fc.weight), ("1 (operator.matmul", "functions.py")),
@@ -349,6 +380,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
 }
 
 
+def column_changed(y: Tensor, x: Tensor) -> Tensor:
+    column = y[:, :, None, None]
+    y *= x
+    return column * column
+
+
 def overwritten(y: Tensor) -> Tensor:
     flat = y.flatten(1)
     y += flat
@@ -365,6 +402,14 @@ def test_what_cannot_be_translated_is_refused_by_path_and_operation(what: str) -
     assert message.startswith("from_torch: ")
     for word in words:
         assert word in message, message
+
+
+def test_a_product_that_torch_would_align_otherwise_is_refused() -> None:
+    """A vector beside a map: torch takes the vector's samples for rows."""
+    module = Function(lambda m, x: m.conv(x) * m.conv(x).mean((2, 3)), conv=nn.Conv2d(2, 3, 3, padding=1))
+    net, _, _ = rop.from_torch(module)
+    with pytest.raises(rop.ArgumentError, match=r"layer mul .*\(batch, 3, 4, 4\) and \(batch, 3\).*None, None"):
+        net.shapes(IMAGE)
 
 
 def test_a_view_that_would_mix_samples_is_refused() -> None:
