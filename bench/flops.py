@@ -1,7 +1,7 @@
 """The number of floating-point operations that the R and R² recursions need.
 
 Only the products of linear and convolutional layers are counted, a multiplication and an addition each; activations,
-pools, biases and the loss are not. A layer y = B(x, w), with parameters (w, v, 0), needs
+pools, products of values, biases and the loss are not. A layer y = B(x, w), with parameters (w, v, 0), needs
 
     order    forward                       gradient of x              gradient of w                       in all
       0      B(x⁰,w)                       Bᵀ(g⁰,w)                   ⟨g⁰,x⁰⟩                               3
@@ -106,6 +106,11 @@ def _next(orders: Orders) -> Orders:
     return frozenset(k + 1 for k in orders if k < 2)
 
 
+def _of_product(a: Orders, b: Orders) -> Orders:
+    """The orders of a product of two values with these orders."""
+    return frozenset(i + j for i in a for j in b if i + j < 3)
+
+
 def _seed(loss: rop.Loss, y: Orders) -> Orders:
     """The orders of the loss's gradient for an output with these orders."""
     kind = kind_of(loss, LOSSES.values(), "bench")
@@ -137,6 +142,8 @@ class _Walk:
                     y, needed = y | {1} | _next(y), True
             elif isinstance(node.layer, CURVED):
                 y = _through_curve(x, x)
+            elif isinstance(node.layer, rop.Mul):
+                y = _of_product(*(self.orders[i] for i in node.inputs))
             elif not isinstance(node.layer, STRAIGHT):
                 raise ArgumentTypeError(
                     f"bench: it is not known which orders {node.layer!r} makes of those of its "
@@ -164,5 +171,6 @@ class _Walk:
                 g = _through_curve(x, g | _next(g) if node.layer.has_weight else g)
             elif isinstance(node.layer, CURVED):
                 g = _through_curve(x, g)
-            for i in node.inputs:
-                gradients[i] = gradients[i] | g
+            for i, other in zip(node.inputs, node.inputs[::-1], strict=True):
+                to_input = _of_product(g, self.orders[other]) if isinstance(node.layer, rop.Mul) else g
+                gradients[i] = gradients[i] | to_input

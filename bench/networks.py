@@ -18,6 +18,7 @@ from .vocabulary import (
     LayerNorm,
     Linear,
     Pool,
+    Product,
     Residual,
     Shape,
     Softmax,
@@ -70,6 +71,8 @@ def build(layers: Sequence[Layer], x: Node, flat: bool) -> Node:
                 x = (rop.LayerNorm if flat else rop.LayerNorm2d)(channels, eps=eps)(x)
             case Residual(body, shortcut):
                 x = rop.Add()(build(body, x, flat), build(shortcut, x, flat))
+            case Product(gate, body):
+                x = rop.Mul()(build(body, x, flat), build(gate, x, flat))
             case Concat(branches):
                 x = rop.Concat()(*(build(branch, x, flat) for branch in branches))
             case _:

@@ -30,6 +30,7 @@ from .vocabulary import (
     Linear,
     Parameter,
     Pool,
+    Product,
     Residual,
     Shape,
     Softmax,
@@ -230,6 +231,7 @@ def _flat(name: str, about: str, layer: Layer) -> Problem:
 
 
 _CONV = Conv(8, 8, 3, padding=1)
+_EXCITATION = (GlobalAvgPool(), Conv(8, 4, 1), RELU, Conv(4, 8, 1), Activation("sigmoid"))
 LAYERS = (
     _flat("linear", "Linear 64→64", Linear(64, 64)),
     _image("conv", "Conv2d 8→16, 3×3", Conv(8, 16, 3, padding=1)),
@@ -246,6 +248,8 @@ LAYERS = (
     _flat("softmax", "Softmax over 64", Softmax()),
     _flat("logsoftmax", "LogSoftmax over 64", Softmax(log=True)),
     _image("add", "Add", Residual((_CONV,))),
+    _image("mul", "Mul", Product((_CONV,))),
+    _image("excitation", "Squeeze-and-excitation, 8→4→8", Product(_EXCITATION)),
     _image("concat", "Concat", Concat(((_CONV,), (Conv(8, 4, 1),)))),
     *(_image(kind.replace("_", "-"), kind, Activation(kind)) for kind in ACTIVATIONS),
 )

@@ -101,6 +101,14 @@ class Residual:
 
 
 @dataclass(frozen=True)
+class Product:
+    """body(x) · gate(x), number by number; an empty body is the identity, and the gate may end with one pixel."""
+
+    gate: tuple[Layer, ...]
+    body: tuple[Layer, ...] = ()
+
+
+@dataclass(frozen=True)
 class Concat:
     """Concatenates the outputs of its branches along the channels."""
 
@@ -108,7 +116,18 @@ class Concat:
 
 
 Layer = (
-    Linear | Conv | Activation | Pool | GlobalAvgPool | Flatten | Softmax | BatchNorm | LayerNorm | Residual | Concat
+    Linear
+    | Conv
+    | Activation
+    | Pool
+    | GlobalAvgPool
+    | Flatten
+    | Softmax
+    | BatchNorm
+    | LayerNorm
+    | Residual
+    | Product
+    | Concat
 )
 
 
@@ -147,6 +166,9 @@ def parameters_of(layers: tuple[Layer, ...]) -> Iterator[Parameter]:
             case Residual(body, shortcut):
                 yield from parameters_of(body)
                 yield from parameters_of(shortcut)
+            case Product(gate, body):
+                yield from parameters_of(body)
+                yield from parameters_of(gate)
             case Concat(branches):
                 for branch in branches:
                     yield from parameters_of(branch)
@@ -165,6 +187,9 @@ def norms_of(layers: tuple[Layer, ...]) -> Iterator[BatchNorm]:
             case Residual(body, shortcut):
                 yield from norms_of(body)
                 yield from norms_of(shortcut)
+            case Product(gate, body):
+                yield from norms_of(body)
+                yield from norms_of(gate)
             case Concat(branches):
                 for branch in branches:
                     yield from norms_of(branch)
@@ -184,7 +209,7 @@ def shape_after(layers: tuple[Layer, ...], shape: Shape) -> Shape:
                 shape = (shape[0], 1, 1)
             case Flatten():
                 shape = (math.prod(shape),)
-            case Residual(body):
+            case Residual(body) | Product(body=body):
                 shape = shape_after(body, shape)
             case Concat(branches):
                 ends = [shape_after(branch, shape) for branch in branches]

@@ -13,13 +13,15 @@ from .. import vocabulary
 from ..vocabulary import Layer, refuse_layer
 
 
-class Addable(Protocol):
+class Numbers(Protocol):
     """An array of a library, as far as the walk needs to know it."""
 
     def __add__(self, other: Any, /) -> Any: ...
 
+    def __mul__(self, other: Any, /) -> Any: ...
 
-Array = TypeVar("Array", bound=Addable)
+
+Array = TypeVar("Array", bound=Numbers)
 Running = tuple[Array, Array]  # running mean and variance of a batchnorm, (channels,) each
 
 
@@ -65,6 +67,9 @@ class Layers(ABC, Generic[Array]):
                 case vocabulary.Residual(body, shortcut):
                     y = self.forward(body, parameters, x, running)
                     x = y + self.forward(shortcut, parameters, x, running)
+                case vocabulary.Product(gate, body):
+                    y = self.forward(body, parameters, x, running)
+                    x = y * self.forward(gate, parameters, x, running)
                 case vocabulary.Concat(branches):
                     x = self.concat([self.forward(branch, parameters, x, running) for branch in branches])
                 case _:

@@ -29,7 +29,7 @@ from rop.bench import (
 )
 from rop.bench.engines import Step
 from rop.bench.problems import Problem
-from rop.bench.vocabulary import Linear
+from rop.bench.vocabulary import Linear, Product, Residual
 from rop.commands.bench import bench_settings
 
 FOREST, USPS = problems.BY_NAME["forest"], problems.BY_NAME["usps"]
@@ -101,6 +101,14 @@ def test_multiplications_of_a_convolution_by_force(conv: rop.Conv2d):
 def test_residual_counts_both_branches():
     counts = flops.count(problems.BY_NAME["layer-add"])
     assert [c.products for c in counts] == [[2, 2, 1], [3, 6, 5], [3, 6, 7]]  # convolution, the body, the last layer
+
+
+def test_a_product_of_two_linear_layers_has_a_third_derivative():
+    """Each order of the product goes back to either factor with the orders of the other; a sum has no order 2."""
+    branches = (Linear(4, 3),), (Linear(4, 3),)
+    product, total = (Problem("", "", (4,), (join(*branches),), "mse") for join in (Product, Residual))
+    assert [c.products for c in flops.count(product)] == [[2, 2, 1]] * 2
+    assert [c.products for c in flops.count(total)] == [[2, 2, 0]] * 2
 
 
 def test_least_squares_of_a_linear_layer_has_no_third_derivative():
@@ -205,7 +213,17 @@ def expected_of(reference: dict[str, dict[str, dict[str, np.ndarray]]], work: st
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name", ["resnet", "usps-bn", "layer-concat", "layer-softmax", "layer-gelu-tanh", "layer-conv-groups"]
+    "name",
+    [
+        "resnet",
+        "usps-bn",
+        "layer-mul",
+        "layer-excitation",
+        "layer-concat",
+        "layer-softmax",
+        "layer-gelu-tanh",
+        "layer-conv-groups",
+    ],
 )
 def test_engines_agree(name: str):
     """torch, torch.func and rop, to float64's precision, at every work."""

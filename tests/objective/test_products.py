@@ -10,9 +10,11 @@ import pytest
 
 import rop
 from rop.devices.cpu.emit import Lowered
+from rop.kernels.cpu.product import PIECE
 from rop.lowering import outline
 from rop.lowering.product import Multiplication
 from tests.helpers.checker import check
+from tests.helpers.strategies import around
 from tests.helpers.zoo import Shape, drawn_state, labels, normal
 
 CHANNELS, SHAPE = 6, (2, 5, 4)
@@ -71,7 +73,7 @@ def points(h: Node) -> Node:
 BLOCKS = [excited, attended, crossed, scaled, tied, squared, rectified, points]
 
 
-def around(block: Callable[[Node], Node]) -> Any:
+def net_of(block: Callable[[Node], Node]) -> Any:
     """Convolution and batchnorm, the block, batchnorm and a linear layer."""
     x = rop.Input()
     y = block(rop.BatchNorm2d(CHANNELS)(rop.Conv2d(SHAPE[0], CHANNELS, 3, padding=1)(x)))
@@ -85,11 +87,22 @@ def around(block: Callable[[Node], Node]) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("block", BLOCKS)
 def test_blocks_agree_with_the_oracle(block: Any, training: bool, layout: str, dtype: Any) -> None:
-    net = around(block)
+    net = net_of(block)
     for batch in (7, 33):
         x, y = normal(0, (batch, *SHAPE)), labels(0, (batch,), 3)
         state = drawn_state(net, 0)
         check(net, rop.CrossEntropy(), x, y, dtype, training=training, state=state, layout=layout)
+
+
+@pytest.mark.parametrize("layout", ["samples", "pixels"])
+@pytest.mark.parametrize("pixels", around(PIECE))
+def test_images_around_the_length_of_a_piece(pixels: int, layout: str) -> None:
+    """A factor with a number for each channel or for each pixel, in images of one row."""
+    x = rop.Input()
+    h = rop.Conv2d(1, 2, 1)(x)
+    y = rop.Mul()(rop.Mul()(rop.Conv2d(2, 1, 1)(h), h), rop.Conv2d(2, 2, 1)(mean(h)))
+    net = rop.Graph(x, rop.Linear(2, 2)(rop.Flatten()(mean(rop.Tanh()(y)))))
+    check(net, rop.MSE(), normal(0, (2, 1, 1, pixels)), normal(1, (2, 2)), layout=layout)
 
 
 @pytest.mark.parametrize("shape", [(4,), (3, 2, 2)])
