@@ -294,7 +294,16 @@ def test_shapes_of_branches() -> None:
         (lambda: Sequential(BatchNorm1d(8)), (8, 2, 2), "layer 0 (BatchNorm1d 8): expected input (batch, 8), got"),
         (lambda: Sequential(BatchNorm2d(8)), (4, 2, 2), "layer 0 (BatchNorm2d 8): expected input (batch, 8, H, W)"),
         (lambda: Sequential(Softmax(-1)), (4, 2, 2), "for images use dim=1"),
-        (lambda: Sequential(LogSoftmax()), (4, 2), "put a Flatten layer before it"),
+        (lambda: Sequential(LogSoftmax()), (4, 2), "or (batch, C, H, W); sequences are not supported, every sample"),
+        (lambda: Sequential(LogSoftmax()), (4, 2, 1, 1), "a Flatten layer before it would give 8 features"),
+        (
+            lambda: Sequential(Linear(8, 2)),
+            (5, 8),
+            "layer 0 (Linear 8→2): expected input (batch, 8), got (batch, 5, 8); sequences are not supported, every "
+            "sample must be one vector",
+        ),
+        (lambda: Sequential(Linear(8, 2)), (4, 2), "got (batch, 4, 2); put a Flatten layer before it"),
+        (lambda: Sequential(Linear(8, 2)), (4, 2, 2), "and a Flatten layer before it would give 16 features"),
         (
             lambda: add_of_widths(3, 4),
             (2,),

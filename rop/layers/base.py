@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -132,9 +133,20 @@ def check_image(where: str, shape: Shape, channels: int | str = "C") -> None:
 def check_features(where: str, shape: Shape, features: int | str = "features") -> None:
     """Demand (features,), with this number of features if one is given."""
     if len(shape) != 1:
-        refuse_shape(where, (features,), shape, "put a Flatten layer before it")
+        refuse_shape(where, (features,), shape, to_vectors(shape, features))
     if isinstance(features, int) and shape[0] != features:
         refuse_shape(where, (features,), shape, f"the layer or data before it gives {shape[0]} features")
+
+
+def to_vectors(shape: Shape, features: int | str = "features") -> str:
+    """The remedy for values of this shape where vectors are wanted. Flatten is one where it gives vectors of the right
+    length; of sequences torch would take each position by itself."""
+    size = math.prod(shape)
+    if size == features or (len(shape) == 3 and not isinstance(features, int)):
+        return "put a Flatten layer before it"
+    if len(shape) == 2:
+        return "sequences are not supported, every sample must be one vector"
+    return f"every sample must be one vector, and a Flatten layer before it would give {size} features"
 
 
 def window_count(

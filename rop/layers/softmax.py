@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from rop.arguments import check_choice
 from rop.layers import record
-from rop.layers.base import Layer, Shape, refuse_shape
+from rop.layers.base import Layer, Shape, refuse_shape, to_vectors
 
 # ---- the jet, in Taylor coefficients (see jet.py) -------------------------------------------------------------------
 #
@@ -80,7 +80,7 @@ class _OverClasses(Layer):
         if self.dim == -1 and len(shape) != 1:
             refuse_shape(where, ("features",), shape, "for images use dim=1, the channels")
         if len(shape) not in (1, 3):
-            refuse_shape(where, ("features",), shape, "or (batch, C, H, W); put a Flatten layer before it")
+            refuse_shape(where, ("features",), shape, f"or (batch, C, H, W); {to_vectors(shape)}")
         return shape
 
 

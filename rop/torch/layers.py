@@ -76,9 +76,7 @@ def layer_of(module: nn.Module) -> Layer:
     """The layer that computes the same as a module of torch.nn."""
     if type(module) in DROPOUTS:
         return dropout(module.p, module.training)
-    kind = KINDS.get(type(module))
-    if kind is None:
-        raise Unsupported(missing(module))
+    kind = KINDS[type(module)]
     refuse_differences(kind, {name: getattr(module, name) for name in RECORDS[kind].only_torch})
     given = {name: getattr(module, name) for name in inspect.signature(kind).parameters}
     if "bias" in given:
@@ -109,16 +107,14 @@ def dropout(p: float, training: bool) -> Layer:
 
 def missing(module: nn.Module) -> str:
     """The message about a module without a counterpart."""
+    name = type(module).__name__
     known = [kind.__name__ for kind in KINDS if isinstance(module, kind)]
     if known:
         return (
             f"a subclass of nn.{known[0]} that torch.fx does not look into (parametrized or wrapped) is not "
             "supported; make it a plain module first"
         )
-    return (
-        f'there is no such layer; to add one see CONTRIBUTING.md, "How to add a layer" (a class '
-        f"rop.{type(module).__name__} with torch's arguments is found here by its name)"
-    )
+    return f"there is no such layer; say what computes it: layers={{{name}: convert}}"
 
 
 def module_of(layer: Layer, dtype: torch.dtype) -> nn.Module:

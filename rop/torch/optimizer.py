@@ -20,6 +20,7 @@ from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.objective import Objective, Point
 from rop.torch.losses import loss_from_torch, numbers
+from rop.torch.taught import Layers
 from rop.torch.trace import Traced, trace
 from rop.training.penalty import StandalonePenalty
 
@@ -45,6 +46,7 @@ class SpectralRadius:
             refresh. A schedule of mu or tol is given the number of the step and ``opt.epoch``.
         seed: of the first direction.
         memory_limit: as for rop.Objective.
+        layers: as for rop.from_torch.
 
     Attributes:
         rho, penalised: of the last step: ρ of its batch, and whether ∇ρ took part (not if ρ ≤ K).
@@ -74,6 +76,7 @@ class SpectralRadius:
         K: float = 0.0,
         seed: int = 0,
         memory_limit: int | None = None,
+        layers: Layers | None = None,
         **options: Any,
     ):
         if not isinstance(module, nn.Module):
@@ -85,7 +88,7 @@ class SpectralRadius:
             )
         regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
-        self._memory_limit = memory_limit
+        self._memory_limit, self._layers = memory_limit, layers
         self._bound: dict[bool, _Bound] = {}  # by the module's mode
         first = self._bind()
         _check_optimizer(base_optimizer, module)
@@ -149,7 +152,7 @@ class SpectralRadius:
         """The module in its present mode; it is traced once in each mode."""
         mode = self.module.training
         if mode not in self._bound:
-            self._bound[mode] = _Bound(self.module, self.loss, self._memory_limit)
+            self._bound[mode] = _Bound(self.module, self.loss, self._memory_limit, self._layers)
         return self._bound[mode]
 
     # -------------------------------------------------------------------------------------- the interface of optimizers
@@ -213,8 +216,8 @@ class SpectralRadius:
 class _Bound:
     """A module in one mode with its net; its parameters and gradients are gathered in one vector each."""
 
-    def __init__(self, module: nn.Module, loss: Loss, memory_limit: int | None):
-        self.traced: Traced = trace(module)
+    def __init__(self, module: nn.Module, loss: Loss, memory_limit: int | None, layers: Layers | None):
+        self.traced: Traced = trace(module, layers)
         self.loss, self.memory_limit = loss, memory_limit
         self._batchnorms = [m for m in module.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
         self._momentum = _momenta(self.traced)

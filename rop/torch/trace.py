@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,8 +19,12 @@ from rop.graph import Graph, Input, Node
 from rop.layers import Flatten, Identity
 from rop.layers.base import Layer
 from rop.torch import functions
+from rop.torch.counterparts import Target
 from rop.torch.functions import Argument, Factor, Size, Sizes
-from rop.torch.layers import KINDS, Unsupported, layer_of
+from rop.torch.layers import DROPOUTS, KINDS, Unsupported, layer_of, missing
+from rop.torch.problems import Problem, refuse
+from rop.torch.recording import LOST, SOURCE, record
+from rop.torch.taught import Layers, Made, Taught
 
 DTYPES: dict[torch.dtype, np.dtype] = {torch.float32: np.dtype(np.float32), torch.float64: np.dtype(np.float64)}
 PUBLIC = {"_operator": "operator", "torch._C._nn": "torch.nn.functional"}  # modules under the names that users write
@@ -47,7 +50,7 @@ class Traced:
         return {name: _numpy(buffer).astype(self.dtype) for name, buffer in self.buffers.items()}
 
 
-def from_torch(module: nn.Module) -> tuple[Graph, np.ndarray, dict[str, np.ndarray]]:
+def from_torch(module: nn.Module, layers: Layers | None = None) -> tuple[Graph, np.ndarray, dict[str, np.ndarray]]:
     """The net, the flat parameter vector and the running statistics of an nn.Module.
 
     forward is traced with torch.fx in the mode the module is in, so it must be a fixed sequence of operations on one
@@ -58,7 +61,12 @@ def from_torch(module: nn.Module) -> tuple[Graph, np.ndarray, dict[str, np.ndarr
     calls the layers. Only parameters that forward does not use are left out, and those of a function
     (``F.linear(x, self.a, self.b)``) stand together where the first of them does.
 
-    Raises an ArgumentError that names the path and the operation for whatever has no layer in rop.
+    ``layers`` says what stands for classes of modules, functions of torch and methods of tensors (by name) that rop
+    does not know, or otherwise than you want: a layer without parameters, for a class also a net, or a function that
+    makes a layer or a net for a module. Parameters are the module's of the same names, or else the module's in their
+    order.
+
+    Raises one ArgumentError that lists all that has no layer in rop: path, operation, line of the source, remedy.
 
     >>> import torch, rop
     >>> class Block(torch.nn.Module):
@@ -78,12 +86,19 @@ def from_torch(module: nn.Module) -> tuple[Graph, np.ndarray, dict[str, np.ndarr
     total                                             42
     >>> sorted(state)
     ['bn.running_mean', 'bn.running_var']
+    >>> class Cube(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x * x * x
+    >>> cubic = rop.Elementwise(lambda x: (x**3, 3 * x**2, 6 * x, 6.0))
+    >>> net, w, state = rop.from_torch(torch.nn.Sequential(torch.nn.Linear(2, 1), Cube()), layers={Cube: cubic})
+    >>> float(net.predict(np.array([1, 1, 0], "f4"), np.array([[1, 2]], "f4"))[0, 0])
+    27.0
     """
-    traced = trace(module)
+    traced = trace(module, layers)
     return traced.net, traced.vector(), traced.state()
 
 
-def trace(module: nn.Module) -> Traced:
+def trace(module: nn.Module, layers: Layers | None = None) -> Traced:
     """The net of a module together with the tensors its parameters and statistics come from."""
     if not isinstance(module, nn.Module):
         raise ArgumentTypeError(f"from_torch: expected an nn.Module, got {type(module).__name__}")
@@ -92,20 +107,28 @@ def trace(module: nn.Module) -> Traced:
             "from_torch: expected an nn.Module with a forward in Python, got a scripted one; give "
             "the module it was made from"
         )
-    module = _unwrapped(module)
-    if type(module) in KINDS:
+    module, taught = _unwrapped(module), Taught(layers)
+    name = type(module).__name__
+    if type(module) in KINDS or module in taught:
         module = nn.Sequential(module)  # a single layer has a name, too
-    dtype = _dtype(module)
-    walk = Walk(module, _fx_graph(module))
+    problems = _problems_of_tensors(module)
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
+        refuse(name, problems)  # a lazy module is no layer yet
+    recorded = record(module, taught)
+    walk = Walk(module, recorded.graph, taught)
+    problems += recorded.problems + walk.problems
+    if problems:
+        refuse(name, problems)
     net = Graph(walk.input, walk.output, walk.names())
     parameters = tuple(walk.tensors[slot.layer][slot.key] for slot in net.slots)
-    _check_parameters(net, parameters)
+    if problems := _problems_of_parameters(net, parameters):
+        refuse(name, problems)
     normalised = [layer for layer in net.layers if layer.initial_state()]
     buffers = {
         f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised for key in layer.initial_state()
     }
-    counters = tuple(walk.tensors[layer]["num_batches_tracked"] for layer in normalised)
-    return Traced(net, parameters, buffers, counters, dtype)
+    counters = [walk.tensors[layer].get("num_batches_tracked") for layer in normalised]
+    return Traced(net, parameters, buffers, tuple(c for c in counters if c is not None), _dtype(module))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:
@@ -115,62 +138,16 @@ def _unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
-# ------------------------------------------------------------------------------------------------------------ torch.fx
-class _Proxy(fx.Proxy):
-    """Records x += y and x *= y as they are, where fx would record x + y: other names of x see the change."""
-
-    def __iadd__(self, other: Argument) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", operator.iadd, (self, other), {})
-
-    def __imul__(self, other: Argument) -> fx.Proxy:
-        return self.tracer.create_proxy("call_function", operator.imul, (self, other), {})
-
-
-class _Tracer(fx.Tracer):
-    """torch.fx's tracer, which also remembers where it has failed."""
-
-    failed = ""  # path of the innermost module whose forward could not be traced
-
-    def proxy(self, node: fx.Node) -> fx.Proxy:
-        return _Proxy(node, self)
-
-    def call_module(
-        self, m: nn.Module, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        try:
-            return super().call_module(m, forward, args, kwargs)
-        except Exception:
-            self.failed = self.failed or self.path_of_module(m)
-            raise
-
-
-def _fx_graph(module: nn.Module) -> fx.Graph:
-    """The operations of forward as torch.fx records them, with the defaults of all arguments but the first."""
-    arguments = inspect.signature(module.forward).parameters.values()
-    defaults = {argument.name: argument.default for argument in arguments if argument.default is not argument.empty}
-    required = [argument for argument in arguments if argument.name not in defaults]
-    if len(required) != 1 or required[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-        raise ArgumentError(
-            f"from_torch: expected {type(module).__name__}.forward with one input, got the arguments "
-            f"({', '.join(map(str, arguments))}); a rop net has no second one"
-        )
-    tracer = _Tracer()
-    try:
-        return tracer.trace(module, concrete_args=defaults or None)
-    except Exception as error:  # forward may raise anything when it gets fx's proxy for its input
-        kind = type(module.get_submodule(tracer.failed)).__name__
-        where = f"{tracer.failed} ({kind})" if tracer.failed else kind
-        raise ArgumentError(
-            f"from_torch: {where}: torch.fx cannot trace its forward: {error}; it must be a fixed "
-            "sequence of operations, without branches or loops that depend on values"
-        ) from error
+class _Unknown(Layer):
+    """Stands for what could not be translated, so that what comes after it is looked at as well."""
 
 
 class Walk:
     """Goes through fx's record line by line; ``values`` holds the value of each line: a node of the rop graph, a tensor
     of the module, a size, or a constant."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, taught: Taught) -> None:
+        self.problems: list[Problem] = []
         self.modules = dict(module.named_modules(remove_duplicate=False))
         self.position = {id(p): i for i, p in enumerate(module.parameters())}
         self.paths = {id(p): name for name, p in module.named_parameters()}
@@ -178,15 +155,18 @@ class Walk:
         self.output: Node
         self.tensors: dict[Layer, dict[str, Tensor]] = {}  # parameters and buffers of each layer
         self.values: dict[fx.Node, Argument] = {}
-        self._module = module
+        self._module, self._taught = module, taught
+        self._unknown = _Unknown()
         self._names: dict[Layer, str] = {}
         self._taken = set(self.modules)
         self._known: dict[Hashable, Layer] = {}  # by the key that identifies a layer, see _layer
         for line in graph.nodes:
             try:
-                self.values[line] = self._value(line)
+                value = None if line.meta.get(LOST) else self._value(line)
             except (Unsupported, ArgumentError, ArgumentTypeError) as error:
-                raise ArgumentError(f"from_torch: {self._where(line)}: {error}") from error
+                self.problems.append(Problem(*self._where(line), line.meta[SOURCE], str(error)))
+                line.meta[LOST] = True
+            self.values[line] = self._unknown(self.input) if line.meta.get(LOST) else value
 
     # -------------------------------------------------------------------------------------------------- line by line
     def _value(self, line: fx.Node) -> Argument:
@@ -202,17 +182,30 @@ class Walk:
                 self.output = self._output(args[0])
                 return self.output
         self._path = self._caller(line)
+        taught = self._taught.layer(line.target)
+        if taught is not None:
+            return self._apply_taught(taught, _name_of(line.target), *args, **kwargs)
         function = functions.FUNCTIONS.get(line.target)
         if function is None:
-            raise Unsupported(
-                'there is no such layer; to add one see CONTRIBUTING.md, "How to add a layer", then '
-                "write its rule into rop/torch/functions.py"
-            )
+            key = repr(line.target) if isinstance(line.target, str) else _qualified(line.target)
+            raise Unsupported(f"there is no such layer; say what computes it: layers={{{key}: a layer of rop}}")
+        if self._says_nothing(line):
+            return self._unknown(self.input)
         try:
             inspect.signature(function).bind(self, *args, **kwargs)
         except TypeError as error:
             raise Unsupported(f"the arguments ({_shown(*args, **kwargs)}) are not supported: {error}") from error
         return function(self, *args, **kwargs)
+
+    def _says_nothing(self, line: fx.Node) -> bool:
+        """Whether a rule would complain about values that are unknown. It may see one as its input, to complain about
+        other arguments; a part or an attribute of it may be anything."""
+        unknown = [source for source in line.all_input_nodes if self._is_unknown(self.values[source])]
+        as_input = len(unknown) == 1 and bool(line.args) and line.args[0] is unknown[0]
+        return bool(unknown) and not (as_input and line.target not in (operator.getitem, getattr))
+
+    def _is_unknown(self, value: Argument) -> bool:
+        return isinstance(value, Node) and value.layer is self._unknown
 
     def _read(self, source: fx.Node) -> Argument:
         value = self.values[source]
@@ -225,13 +218,40 @@ class Walk:
 
     def _call_module(self, path: str, *inputs: Argument, **options: Argument) -> Node:
         module, nodes = self.modules[path], _nodes(inputs)
+        taught = module in self._taught
+        if not taught and type(module) not in (*KINDS, *DROPOUTS):
+            raise Unsupported(missing(module))
         if options or len(inputs) != 1 or len(nodes) != 1:
             raise Unsupported(f"expected a call on one value of the net, got {_shown(*inputs, **options)}")
         if module._forward_hooks or module._forward_pre_hooks:
             raise Unsupported("it has hooks, which rop would not run; remove them (weight_norm: remove_weight_norm)")
+        inplace = bool(getattr(module, "inplace", False))
+        if taught:
+            return self._call_taught(path, self._taught.net(module), nodes[0], inplace)
         tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
         layer = self._layer(layer_of(module), tensors, path)
-        return self._called(layer, nodes, bool(getattr(module, "inplace", False)))
+        return self._called(layer, nodes, inplace)
+
+    def _call_taught(self, path: str, made: Made, x: Node, inplace: bool) -> Node:
+        """The nodes of the net that stands for a module, on its input."""
+        nodes = {made.net.input: x}
+        for node in made.net.nodes[1:]:
+            assert node.layer is not None
+            name = ".".join(filter(None, (path, made.names[node.layer])))
+            layer = self._layer(node.layer, made.tensors[node.layer], name)
+            nodes[node] = layer(*(nodes[source] for source in node.inputs))
+        output = nodes[made.net.output]
+        if inplace:
+            self._overwrite(x, output, path)
+        return output
+
+    def _apply_taught(self, layer: Layer, name: str, *inputs: Argument, **options: Argument) -> Node:
+        """The layer that stands for a function, on its inputs."""
+        if options or len(_nodes(inputs)) < len(inputs):
+            raise Unsupported(
+                f"the layer that layers gives for it takes values of the net only, got {_shown(*inputs, **options)}"
+            )
+        return self.apply(layer, *inputs, name=name.rstrip("_"), inplace=name.endswith("_"))
 
     def _output(self, value: Argument) -> Node:
         if not isinstance(value, Node) or value is self.input:
@@ -321,16 +341,14 @@ class Walk:
         stack = list((line.meta.get("nn_module_stack") or {}).values())
         return str(stack[-1][0]) if stack else ""
 
-    def _where(self, line: fx.Node) -> str:
-        """The line as messages name it: module path, then the operation."""
+    def _where(self, line: fx.Node) -> tuple[str, str]:
+        """The line as messages name it: module path, and the operation."""
         if line.op == "call_module":
-            return f"{line.target} ({type(self.modules[str(line.target)]).__name__})"
-        target = line.target if isinstance(line.target, str) else getattr(line.target, "__name__", str(line.target))
-        if line.op == "call_function":
-            library = getattr(line.target, "__module__", None) or "torch"
-            target = f"{PUBLIC.get(library, library)}.{target}"
-        place = self._caller(line)
-        return f"{place + ' ' if place else ''}({'Tensor.' if line.op == 'call_method' else ''}{target} in forward)"
+            return str(line.target), type(self.modules[str(line.target)]).__name__
+        if line.op == "output":
+            return "", "output"
+        target = f"Tensor.{line.target}" if line.op == "call_method" else _qualified(line.target)
+        return self._caller(line), f"{target} in forward"
 
 
 @dataclass(frozen=True)
@@ -338,6 +356,17 @@ class _Overwritten:
     """The value of a view of a tensor that was changed in place: an error when it is read."""
 
     by: str
+
+
+def _name_of(target: Target) -> str:
+    """A function's or method's own name."""
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
+
+
+def _qualified(target: Target) -> str:
+    """A function as users write it."""
+    library = getattr(target, "__module__", None) or "torch"
+    return f"{PUBLIC.get(library, library)}.{_name_of(target)}"
 
 
 def _nodes(values: tuple[Argument, ...]) -> list[Node]:
@@ -362,42 +391,59 @@ def _shape_source(node: Node) -> Node:
 # -------------------------------------------------------------------------------------------------------------- checks
 def _dtype(module: nn.Module) -> np.dtype:
     """The one precision of all parameters; that of torch.get_default_dtype() if there are none."""
-    for name, parameter in module.named_parameters():
-        if isinstance(parameter, nn.UninitializedParameter):
-            raise ArgumentError(f"from_torch: parameter {name} has no shape yet; run the module on a batch first")
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if tensor.is_meta:
-            raise ArgumentError(
-                f"from_torch: {name} is on the meta device, where tensors have a shape but no numbers; "
-                "use module.to_empty(device='cpu') and load its numbers first"
-            )
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            raise ArgumentError(
-                f"from_torch: expected {name} as a dense tensor, got {tensor.layout}, {tensor.dtype}; "
-                "use its to_dense() or dequantize() in the module"
-            )
-    found = {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
-    if len(found) > 1 or not found <= set(DTYPES):
-        raise ArgumentTypeError(
-            f"from_torch: expected all parameters as float32 or all as float64, got "
-            f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()"
-        )
-    (dtype,) = found
+    (dtype,) = _dtypes(module)
     return DTYPES[dtype]
 
 
-def _check_parameters(net: Graph, parameters: tuple[Tensor, ...]) -> None:
-    """Refuse a parameter that would be in w twice, because layers share only some of theirs."""
+def _dtypes(module: nn.Module) -> set[torch.dtype]:
+    return {p.dtype for p in module.parameters()} or {torch.get_default_dtype()}
+
+
+def _problems_of_tensors(module: nn.Module) -> list[Problem]:
+    """What is wrong with a module's parameters and buffers: no shape, no numbers, or numbers of another kind."""
+    problems = []
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        message = ""
+        if isinstance(tensor, nn.UninitializedParameter):
+            message = "it has no shape yet; run the module on a batch first"
+        elif tensor.is_meta:
+            message = (
+                "it is on the meta device, where tensors have a shape but no numbers; "
+                "use module.to_empty(device='cpu') and load its numbers first"
+            )
+        elif tensor.layout is not torch.strided or tensor.is_quantized:
+            message = (
+                f"expected a dense tensor, got {tensor.layout}, {tensor.dtype}; "
+                "use its to_dense() or dequantize() in the module"
+            )
+        if message:
+            problems.append(Problem(name, "", None, message))
+    found = _dtypes(module)
+    if len(found) > 1 or not found <= set(DTYPES):
+        message = (
+            "expected all parameters as float32 or all as float64, got "
+            f"{', '.join(sorted(map(str, found)))}; use module.float() or module.double()"
+        )
+        problems.append(Problem("", "", None, message))
+    return problems
+
+
+def _problems_of_parameters(net: Graph, parameters: tuple[Tensor, ...]) -> list[Problem]:
+    """Parameters of another shape, and those that would be in w twice because layers share only some of theirs."""
     seen: dict[int, str] = {}
+    problems = []
     for slot, parameter in zip(net.slots, parameters, strict=True):
-        if tuple(parameter.shape) != slot.shape:
-            raise ArgumentError(f"from_torch: {slot.name}: expected shape {slot.shape}, got {tuple(parameter.shape)}")
         first = seen.setdefault(id(parameter), slot.name)
-        if first != slot.name:
-            raise ArgumentError(
-                f"from_torch: {slot.name} and {first} are one parameter of layers that differ otherwise; rop ties "
+        if tuple(parameter.shape) != slot.shape:
+            message = f"expected shape {slot.shape}, got {tuple(parameter.shape)}"
+            problems.append(Problem(slot.name, "", None, message))
+        elif first != slot.name:
+            message = (
+                f"it and {first} are one parameter of layers that differ otherwise; rop ties "
                 "whole layers only: share all their parameters, or call the same module twice"
             )
+            problems.append(Problem(slot.name, "", None, message))
+    return problems
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:

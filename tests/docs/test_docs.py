@@ -27,7 +27,8 @@ def marked(page: Path) -> Any:
 
 @pytest.mark.parametrize("page", [marked(page) for page in RUNNABLE])
 def test_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # pages write files
+    monkeypatch.chdir(tmp_path)  # pages write files, and import them
+    monkeypatch.syspath_prepend(tmp_path)
     scope: dict[str, object] = {"__name__": page.stem}
     printed = None
     for block in blocks(page.read_text("utf-8")):

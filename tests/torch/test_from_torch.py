@@ -328,7 +328,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "scripted": (lambda: torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), ("scripted", "made from")),
     "unknown layer": (
         lambda: nn.Sequential(nn.Sequential(nn.Hardshrink())),
-        ("0.0 (Hardshrink)", "no such layer", "CONTRIBUTING"),
+        ("0.0 (Hardshrink)", "no such layer", "layers={Hardshrink: convert}"),
     ),
     "dropout": (lambda: nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)), ("1 (Dropout)", "p=0.3", "eval()")),
     "dropout function": (function(lambda m, x: F.dropout(m.fc(x), 0.5)), ("1 (torch.nn.functional.dropout", "eval()")),
@@ -349,7 +349,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "no shape yet": (lambda: nn.Sequential(nn.LazyLinear(3)), ("0.weight", "run the module")),
     "branch on values": (
         function(lambda m, x: x if x.sum() > 0 else -x),
-        ("1 (Function): torch.fx cannot trace", "control flow"),
+        ("1 (Function; test_from_torch.py:", "x if x.sum()", "): torch.fx cannot trace", "control flow", "{Function: "),
     ),
     "two inputs": (lambda: nn.Bilinear(2, 2, 2), ("one input", "input1", "input2")),
     "two outputs": (function(lambda m, x: (m.fc(x), x)), ("output", "one value")),
@@ -362,7 +362,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
     "column changed in place": (function(lambda m, x: column_changed(m.fc(x), x)), ("1 (operator.mul", "in place")),
     "sum with a number": (function(lambda m, x: m.fc(x) + 1), ("1 (operator.add", "1")),
     "sum with a weight": (function(lambda m, x: torch.add(m.fc(x), x, alpha=2)), ("1 (torch.add", "alpha=2")),
-    "matrix product": (function(lambda m, x: x @ m.fc.weight), ("1 (operator.matmul", "functions.py")),
+    "matrix product": (
+        function(lambda m, x: x @ m.fc.weight),
+        ("1 (operator.matmul", "layers={operator.matmul: a layer of rop}"),
+    ),
     "weight that is computed": (function(lambda m, x: F.linear(x, m.fc.weight.t())), ("1 (Tensor.t", "no such layer")),
     "part of a value": (function(lambda m, x: m.fc(x)[:, :2]), ("1 (operator.getitem", "picks")),
     "other view": (function(lambda m, x: m.fc(x).view(-1, 1, 3)), ("1 (Tensor.view", "x.view(-1, 1, 3)")),
