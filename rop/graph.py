@@ -60,6 +60,11 @@ class Slot:
         """Number of scalars."""
         return math.prod(self.shape)
 
+    @property
+    def fixed(self) -> bool:
+        """Whether the module that the layer comes from holds it fixed."""
+        return self.layer.origin is not None and self.key in self.layer.origin.fixed
+
 
 class Graph:
     """The net that leads from one Input node to an output node.
@@ -121,6 +126,17 @@ class Graph:
     def output(self) -> Node:
         """The node whose value is the net's output."""
         return self.nodes[-1]
+
+    @property
+    def dtype(self) -> np.dtype | None:
+        """The precision of the module that the net comes from; None if it was written in rop, or comes from several."""
+        found = {layer.origin.dtype for layer in self.layers if layer.origin is not None}
+        return found.pop() if len(found) == 1 else None
+
+    @property
+    def fixed(self) -> tuple[str, ...]:
+        """The names of the parameters that the module that the net comes from holds fixed."""
+        return tuple(slot.name for slot in self.slots if slot.fixed)
 
     def name_of(self, layer: Layer) -> str:
         """The layer's name in this net, e.g. "3", or "0.1" for one in a nested Sequential."""

@@ -12,6 +12,7 @@ from rop.arguments import as_array
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph, Node
 from rop.layers.base import Shape, batched
+from rop.layers.batchnorm import BatchNorm
 from rop.layers.loss import Loss
 from rop.lowering import check_kinds
 
@@ -58,16 +59,39 @@ def check_data(x: Any, dtype: np.dtype, check_finite: bool) -> np.ndarray:
     return array
 
 
-def check_statistics(net: Graph, shapes: Mapping[Node, Shape], batch: int) -> None:
+def check_statistics(net: Graph, shapes: Mapping[Node, Shape], batch: int, training: bool | None = True) -> None:
     """Refuse batch statistics of a single value per channel, which has no variance."""
     for node in net.nodes:
         layer = node.layer
-        if layer is not None and layer.initial_state() and batch * math.prod(shapes[node][1:]) == 1:
+        if isinstance(layer, BatchNorm) and layer.uses_batch(training) and batch * math.prod(shapes[node][1:]) == 1:
             raise ArgumentError(
                 f"{net.where(node)}: expected more than one value per channel for batch statistics, "
                 f"got one sample of shape {batched(shapes[node])}; use a larger batch or "
                 "training=False"
             )
+
+
+def check_trainable(owner: str, net: Graph) -> None:
+    """Demand a net without parameters that its module holds fixed: compiled steps move all of w."""
+    if net.fixed:
+        raise ArgumentError(
+            f"{owner}: it trains all parameters, but the module that the net comes from holds {net.fixed[0]} fixed "
+            "(requires_grad=False); rop.torch.SpectralRadius trains the others alone, and "
+            "module.requires_grad_(True) before from_torch frees all"
+        )
+
+
+def objective_state(net: Graph, state: Any, training: bool | None, dtype: np.dtype) -> dict[str, np.ndarray] | None:
+    """The running statistics that an objective reads; None if all batchnorm layers use those of the batch."""
+    frozen = [layer for layer in net.layers if isinstance(layer, BatchNorm) and not layer.uses_batch(training)]
+    if state is None and training is None and frozen:
+        layer = frozen[0]
+        raise ArgumentError(
+            f"Objective: expected state, the running statistics that from_torch returned, because layer "
+            f"{net.name_of(layer)} ({layer.describe()}) comes from a module in evaluation mode, got None; "
+            "training=True uses those of the batch"
+        )
+    return check_state(net, state, dtype, "Objective") if frozen or training is False else None
 
 
 def check_state(net: Graph, state: Any, dtype: np.dtype, owner: str) -> dict[str, np.ndarray]:

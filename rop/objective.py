@@ -23,7 +23,7 @@ from rop.devices.lock import engine_lock
 from rop.devices.workspace import Block, Position, Vector, Workspace
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
-from rop.inputs import as_floats, check_data, check_problem, check_state, check_statistics
+from rop.inputs import as_floats, check_data, check_problem, check_statistics, objective_state
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
 
@@ -62,8 +62,10 @@ class Objective:
         loss: a loss such as CrossEntropy().
         x: (batch, ...) floats.
         y: targets as the loss wants them.
-        dtype: precision of all computation and of the results, float32 or float64.
-        training: whether batchnorm uses the statistics of the batch (else those in ``state``).
+        dtype: precision of all computation and of the results, float32 or float64; by default that of the module
+            that the net comes from, float32 for nets written in rop.
+        training: whether batchnorm uses the statistics of the batch (else those in ``state``). By default each layer
+            does what it did in the module that the net comes from; in nets written in rop all use the batch's.
         state: running statistics for evaluation mode, by default ``net.init_state()``.
         device: "cpu", "cuda", or "auto": a GPU if one can be used. With a GPU, w and v may be arrays in its memory (of
             any package that has ``__cuda_array_interface__``); results are where v is, the gradient where w is.
@@ -73,6 +75,8 @@ class Objective:
         layout: how images lie in the CPU's memory, "samples" side by side or "pixels"; by default the one that needs
             less work for this net and batch. Results differ by rounding only.
         winograd: whether convolutions of 3×3 may be computed by Winograd's algorithm; off, all sums are direct.
+        hold_fixed: whether parameters that the module holds fixed (``requires_grad=False``, see ``net.fixed``) are
+            constants of f. v counts as zero there, and so do gradient, H v and vᵀ∇H v.
 
     >>> import numpy as np, rop
     >>> net = rop.Sequential(rop.Linear(3, 4), rop.Tanh(), rop.Linear(4, 2))
@@ -91,19 +95,20 @@ class Objective:
         x: ArrayLike,
         y: ArrayLike,
         *,
-        dtype: DTypeLike = np.float32,
-        training: bool = True,
+        dtype: DTypeLike | None = None,
+        training: bool | None = None,
         state: State | None = None,
         device: str = "cpu",
         check_finite: bool = True,
         memory_limit: int | None = None,
         layout: str | None = None,
         winograd: bool = True,
+        hold_fixed: bool = True,
     ):
         check_problem("Objective", net, loss)
         self.net, self.loss = net, loss
-        self.dtype = np.dtype(check_dtype("Objective", dtype))
-        self.training = check_bool("Objective", "training", training)
+        self.dtype = np.dtype(check_dtype("Objective", (net.dtype or np.float32) if dtype is None else dtype))
+        self.training = None if training is None else check_bool("Objective", "training", training)
         self.device = check_device("Objective", device)
         self.check_finite = check_bool("Objective", "check_finite", check_finite)
         if memory_limit is not None:
@@ -113,7 +118,9 @@ class Objective:
             check_choice("Objective", "layout", layout, LAYOUTS)
         self.layout = layout
         self.winograd = check_bool("Objective", "winograd", winograd)
-        self._state = None if self.training else check_state(net, state, self.dtype, "Objective")
+        self.hold_fixed = check_bool("Objective", "hold_fixed", hold_fixed)
+        self.constants = constants(net) if self.hold_fixed else ()
+        self._state = objective_state(net, state, self.training, self.dtype)
         self._workspaces: OrderedDict[tuple[int, Shape], Workspace] = OrderedDict()
         self._bind(x, y)
 
@@ -122,8 +129,7 @@ class Objective:
         x = check_data(x, self.dtype, self.check_finite)
         batch, shape = len(x), x.shape[1:]
         shapes = self.net.shapes(shape)
-        if self.training:
-            check_statistics(self.net, shapes, batch)
+        check_statistics(self.net, shapes, batch, self.training)
         targets = self.loss.targets(y, batch, shapes[self.net.output], self.dtype)
         self._workspace = self._workspace_for(batch, shape)
         samples = lane_samples(batch, self._workspace.lanes)
@@ -145,6 +151,7 @@ class Objective:
                 self.layout,
                 self.winograd,
             )
+            self._workspaces[key].constants = self.constants
             if len(self._workspaces) > 4:  # batch sizes that are not in use any more give way
                 self._workspaces.popitem(last=False)
         self._workspaces.move_to_end(key)
@@ -174,7 +181,7 @@ class Objective:
             return self.with_data(x, y)
         settings: dict[str, Any] = {"training": self.training, "state": self._state, "check_finite": self.check_finite}
         settings |= {"dtype": self.dtype, "device": self.device, "memory_limit": self.memory_limit}
-        settings |= {"layout": self.layout, "winograd": self.winograd}
+        settings |= {"layout": self.layout, "winograd": self.winograd, "hold_fixed": self.hold_fixed}
         return Objective(self.net, loss, x, y, **settings)
 
     @property
@@ -234,6 +241,17 @@ class Objective:
             return array
         with np.errstate(over="ignore"):
             return np.ascontiguousarray(array, self.dtype)
+
+
+def constants(net: Graph) -> tuple[slice, ...]:
+    """The parts of w that the module that the net comes from holds fixed; parts that touch are one."""
+    parts: list[slice] = []
+    for slot in net.slots:
+        if slot.fixed and parts and parts[-1].stop == slot.offset:
+            parts[-1] = slice(parts[-1].start, slot.offset + slot.size)
+        elif slot.fixed:
+            parts.append(slice(slot.offset, slot.offset + slot.size))
+    return tuple(parts)
 
 
 class Point:

@@ -128,6 +128,7 @@ class Rop(Engine):
 def objective(problem: Problem, dtype: str, data: Data, device: str = "cpu") -> rop.Objective:
     """The problem as an objective."""
     settings: dict[str, Any] = {"training": problem.training, "state": problem.state(), "device": device}
+    settings["hold_fixed"] = False  # all engines differentiate by all parameters
     return rop.Objective(problem.network(), problem.rop_loss(), data.x, data.y, dtype=np.dtype(dtype), **settings)
 
 

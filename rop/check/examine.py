@@ -70,7 +70,14 @@ class Examination:
         self._w, self._v = stand.w.astype(self._dtype), stand.v.astype(self._dtype)
         state = stand.state or None
         self._objective = Objective(
-            stand.net, stand.loss, self._x, self._y, dtype=self._dtype, training=stand.training, state=state
+            stand.net,
+            stand.loss,
+            self._x,
+            self._y,
+            dtype=self._dtype,
+            training=stand.training,
+            state=state,
+            hold_fixed=False,
         )
         self._curve = remembered(lambda r: self._answers(r, self._v))
         double = self._dtype == np.float64

@@ -144,8 +144,9 @@ def check_eigenproblem(
         raise ArgumentError(f"{owner}: tol must be at least 0, got {tol}")
     check_int(owner, "maxiter", maxiter)
     H = Operator(p, owner)
-    if k > H.size:
-        raise ArgumentError(f"{owner}: expected k of at most {H.size}, the size of the operator, got {k}")
+    if k > H.dimension:
+        what = "the size of the operator" if H.dimension == H.size else "the number of parameters that are not fixed"
+        raise ArgumentError(f"{owner}: expected k of at most {H.dimension}, {what}, got {k}")
     return EigenProblem(owner, H, k, which, tol, maxiter, v0, generator(owner, seed))
 
 
@@ -159,7 +160,7 @@ def generator(owner: str, seed: Seed) -> np.random.Generator:
         ) from error
 
 
-def check_preconditioner(T: Any, owner: str) -> Apply:
+def check_preconditioner(T: Any, owner: str, H: Operator) -> Apply:
     """T as a function of blocks, its results checked."""
     apply = T
     if hasattr(T, "solve"):
@@ -176,7 +177,7 @@ def check_preconditioner(T: Any, owner: str) -> Apply:
         result = as_array(f"{owner}: preconditioner", apply(block), "a block of numbers from it")
         if result.dtype.kind not in "fiu":
             raise ArgumentTypeError(f"{owner}: expected preconditioner to give real numbers, got {result.dtype}")
-        result = result.astype(np.float64)
+        result = H.variable(result.astype(np.float64))
         if result.shape != block.shape or not np.isfinite(result).all():
             got = "NaN or Inf" if result.shape == block.shape else f"shape {result.shape}"
             raise ArgumentError(
@@ -194,10 +195,12 @@ def start(
 ) -> Block:
     """Orthonormal columns to start from: the user's first, then random ones; fewer than ``width`` if fewer dimensions
     are left."""
-    width = min(width, H.size - sum(part.shape[1] for part in against))
+    width = min(width, H.dimension - sum(part.shape[1] for part in against))
     given = np.zeros((H.size, 0)) if v0 is None else _check_start(owner, v0, H.size, width)
-    columns = np.hstack([given / lengths(given), rng.standard_normal((H.size, width))])
-    columns[:, given.shape[1] :] /= math.sqrt(H.size)
+    given = H.variable(given)
+    given = given[:, given.any(axis=0)]  # the others have no part that H acts on
+    columns = np.hstack([given / lengths(given), H.variable(rng.standard_normal((H.size, width)))])
+    columns[:, given.shape[1] :] /= math.sqrt(H.dimension)
     new = orthonormal(without(columns, against), against, ROUNDING * H.eps)
     return H.round(new[:, :width])
 

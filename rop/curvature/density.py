@@ -82,7 +82,7 @@ def density(
 def _quadrature(H: Operator, rng: np.random.Generator, steps: int) -> tuple[np.ndarray, np.ndarray]:
     """Nodes and weights of one random vector."""
     space, block = Krylov(H), start(H, rng, "density", 1)
-    for _ in range(min(steps, H.size)):
+    for _ in range(min(steps, H.dimension)):
         following = space.extend(block)
         if following is None:
             raise RopError("density: the operator gave NaN or Inf")

@@ -90,6 +90,18 @@ class Operator:
         self.dtype = np.dtype(np.float32 if self._linear.dtype == np.float32 else np.float64)
         self.eps = float(np.finfo(self.dtype).eps)
         self.hvps = 0
+        objective = getattr(p, "objective", None)
+        self._constants: tuple[slice, ...] = getattr(objective, "constants", ())
+        self.dimension = self.size - sum(part.stop - part.start for part in self._constants)  # of what H acts on
+
+    def variable(self, block: np.ndarray) -> np.ndarray:
+        """A vector or block with zeros where w is constant: H maps such vectors onto such vectors, so a solver that
+        starts with them sees the Hessian of the variables alone."""
+        if self._constants:
+            block = block.copy()
+        for part in self._constants:
+            block[part] = 0
+        return block
 
     def round(self, x: np.ndarray) -> np.ndarray:
         """x in float64, with the digits that H will see."""

@@ -63,7 +63,7 @@ def lanczos(
         if following is None:
             return problem.not_finite(iteration)
         ended = following.shape[1] == 0
-        complete = space.size == H.size or (ended and random)  # k random columns lead to every eigenvalue
+        complete = space.size == H.dimension or (ended and random)  # k random columns lead to every eigenvalue
         last = complete or iteration == maxiter
         if last or space.size >= due:
             begun = first > 0 and not space.settled(first, 1, which, tol)  # the new part may hold more

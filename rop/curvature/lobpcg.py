@@ -72,7 +72,7 @@ def lobpcg(
     """
     problem = check_eigenproblem("lobpcg", p, k, which, tol, maxiter, v0, seed)
     H = problem.H
-    T = None if preconditioner is None else check_preconditioner(preconditioner, "lobpcg")
+    T = None if preconditioner is None else check_preconditioner(preconditioner, "lobpcg", problem.H)
     W, HW, carried = _first_block(problem)
     space = Subspace(H.size, carried, which)
     for iteration in count(1):
@@ -106,7 +106,7 @@ def _first_block(problem: EigenProblem) -> tuple[Block, Block, int]:
     """
     H, v0, k = problem.H, problem.v0, problem.k
     number = 2 if problem.which == "LM" else 1  # of ends of the spectrum
-    X = problem.start(min(number * k, H.size), v0)
+    X = problem.start(min(number * k, H.dimension), v0)
     HX = H(X)
     residuals = lengths(HX - X * np.einsum("ij,ij->j", X, HX))
     if v0 is None or not residuals.min() <= ROUNDING * H.eps * lengths(HX).max():

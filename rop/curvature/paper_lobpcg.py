@@ -77,7 +77,7 @@ def paper_lobpcg(
     problem = check_eigenproblem("paper_lobpcg", p, k, which, tol, maxiter, v0, seed)
     check_single(problem, stop)
     check_function("paper_lobpcg", "alpha", alpha, "the iteration (for one size use lambda j: size)", 1)
-    T = check_preconditioner(_kfac_of(p) if preconditioner is None else preconditioner, "paper_lobpcg")
+    T = check_preconditioner(_kfac_of(p) if preconditioner is None else preconditioner, "paper_lobpcg", problem.H)
     vectors = SolverVectors(problem.H, problem.H.dtype)  # in the host's memory, as T's blocks are
 
     def step(u: np.ndarray, v: np.ndarray, value: float, j: int) -> np.ndarray | None:

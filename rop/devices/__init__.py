@@ -76,7 +76,7 @@ def make_workspace(
     device: str,
     net: Graph,
     shape: Shape,
-    training: bool,
+    training: bool | None,
     loss: Loss,
     dtype: Any,
     batch: int,

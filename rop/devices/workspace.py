@@ -94,7 +94,7 @@ class LoweredNetwork(Protocol):
 class Workspace(ABC):
     """Buffers for one plan and one batch size; the activations of at most one position are resident at a time.
 
-    It has 26 methods because the question and what a device implements for it stand in one class: 15 here decide which
+    It has 28 methods because the question and what a device implements for it stand in one class: 17 here decide which
     orders run and what stays resident, and 11 abstract ones are the whole of what a new device must write.
     """
 
@@ -106,6 +106,7 @@ class Workspace(ABC):
     dtype: np.dtype
     lowered: LoweredNetwork
     vectors: UserVectors
+    constants: tuple[slice, ...] = ()  # parts of w that are no variables: v counts as 0 there, and so do results
     _position: Position | None = None  # whose order 0 is resident,
     _has_direction: bool = False  # and whether order 1 of the direction in "v0" is resident as well
 
@@ -118,17 +119,24 @@ class Workspace(ABC):
         With ``keep`` the position becomes resident, which is for a point that will be asked again: its w is copied, and
         so is v. A later question then starts at the lowest order that is not resident.
         """
+        if self.constants and v is not None:
+            v = self._variable_part(v)
         answers = self.vectors.given(self._run_orders(position, orders, v), orders, position.w, v)
         if keep:
             self._make_resident(position, v)
         else:
             self.release("w", "v0")
+        for answer in answers if self.constants else ():
+            self._clear_constants(answer)
         return answers
 
     def product(self, position: Position, v: Vector) -> Vector:
         """H v in the workspace's own memory, valid until the next question; for solvers whose vectors stay here."""
+        if self.constants:
+            v = self._variable_part(v)
         (result,) = self._run_orders(position, (1,), v)
         self._make_resident(position, v)
+        self._clear_constants(result)
         return result
 
     def products(self, position: Position, columns: Block) -> Block:
@@ -136,6 +144,8 @@ class Workspace(ABC):
         needs of order 0 is fetched or computed once for all of them."""
         self._place(position)
         rows = self.vectors.rows_of(columns)
+        if self.constants:
+            rows = [self._variable_part(row) for row in rows]
         result, places = self.vectors.new_block(len(rows), columns)
         for start in range(0, len(rows), self.together):
             part = rows[start : start + self.together]
@@ -146,7 +156,20 @@ class Workspace(ABC):
             self.run(orders, tuple(range(len(lower), len(orders))), into=places[start : start + self.together])
             self._make_resident(position, None)
             self.release(*(f"v{i}" for i in range(len(part))))
+        for place in places:
+            self._clear_constants(place)
         return result
+
+    def _variable_part(self, v: Vector) -> Vector:
+        """A copy of v with zeros where w is constant."""
+        v = self.vectors.keep(v)
+        self._clear_constants(v)
+        return v
+
+    def _clear_constants(self, vector: Vector) -> None:
+        """Writes zeros where w is constant."""
+        for part in self.constants:
+            vector[part] = 0
 
     def planes(self, position: Position) -> Iterator[tuple[int, np.ndarray]]:
         """Order 0 of a position, values and gradients, in the layout of the plan; see ``order_zero``."""
@@ -169,12 +192,14 @@ class Workspace(ABC):
         return FACTORIAL[k] * self.energy(k)
 
     def batch_statistics(self) -> dict[str, np.ndarray]:
-        """Mean and unbiased variance of every batchnorm layer in the last pass, named as in ``net.init_state()``; none
-        in evaluation mode."""
+        """Mean and unbiased variance in the last pass of every batchnorm layer that uses them, named as in
+        ``net.init_state()``."""
         result: dict[str, np.ndarray] = {}
         if not self.plan.coupled:
             return result
         for emitter, (mean, variance, count) in zip(self.lowered.normalisations, self.statistics(), strict=True):
+            if emitter.operation.frozen:
+                continue
             name = self.plan.graph.name_of(emitter.operation.layer)
             result[f"{name}.running_mean"] = mean.copy()
             result[f"{name}.running_var"] = variance * count / (count - 1)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
-from typing import TYPE_CHECKING, Any, NoReturn
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:  # graph.py needs Layer, Layer.__call__ needs Node: the import
     from rop.graph import Node
 
 Shape = tuple[int, ...]
+SameLayer = TypeVar("SameLayer", bound="Layer")
 
 
 class Immutable:
@@ -52,6 +55,15 @@ class Immutable:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown)})"
 
 
+@dataclass(frozen=True)
+class Origin:
+    """What a module of another library says of the layer that stands for it, beside what it computes."""
+
+    training: bool  # its mode: whether a batchnorm uses the statistics of the batch
+    dtype: np.dtype
+    fixed: frozenset[str] = frozenset()  # the parameters that it holds fixed
+
+
 class Layer(Immutable):
     """A map from one or more inputs to one output, with parameters that live in a net's flat vector.
 
@@ -65,6 +77,20 @@ class Layer(Immutable):
 
     min_inputs: int = 1
     max_inputs: int | None = 1  # None: any number
+    origin: Origin | None = None  # None: written in rop
+
+    def coming_from(self: SameLayer, origin: Origin) -> SameLayer:
+        """The same layer with an origin.
+
+        >>> import numpy as np, rop
+        >>> layer = rop.Linear(2, 1).coming_from(Origin(False, np.dtype("f8"), frozenset({"bias"})))
+        >>> net = rop.Sequential(layer)
+        >>> net.dtype, net.fixed
+        (dtype('float64'), ('0.bias',))
+        """
+        made = copy(self)
+        made._set(origin=origin)
+        return made
 
     def parameter_shapes(self) -> dict[str, Shape]:
         """Shape of each parameter, in the order in which torch's ``parameters()`` gives them."""

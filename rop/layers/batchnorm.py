@@ -223,6 +223,17 @@ class BatchNorm(Layer):
     def describe(self) -> str:
         return f"{type(self).__name__} {self.num_features}"
 
+    def uses_batch(self, training: bool | None) -> bool:
+        """Whether it uses the statistics of the batch, in this mode of the net; None: in the mode of its origin, which
+        is training for layers written in rop.
+
+        >>> BatchNorm1d(3).uses_batch(None)
+        True
+        """
+        if training is None:
+            return self.origin is None or self.origin.training
+        return training
+
 
 @record.layer("custom", reference="rop.check.reference:batchnorm", only_torch={"track_running_stats": True})
 class BatchNorm1d(BatchNorm):

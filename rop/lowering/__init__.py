@@ -41,7 +41,7 @@ def check_kinds(graph: Graph, loss: Loss | None = None) -> None:
 def outline(
     graph: Graph,
     input_shape: Shape,
-    training: bool,
+    training: bool | None,
     loss: Loss | None,
     dtype: Any,
     pixel_lanes: bool = False,
@@ -50,7 +50,7 @@ def outline(
     """Operations, values and gradients of a network on inputs of this shape; gradients if there is a loss.
 
     ``pixel_lanes`` says how maps lie, see values.py; ``winograd`` whether convolutions may be computed by Winograd's
-    algorithm.
+    algorithm; ``training`` is the mode of batchnorm layers, None: that of each layer's origin.
     """
     check_kinds(graph, loss)
     plan = Plan(graph, input_shape, training, loss is not None, dtype, pixel_lanes, winograd)

@@ -42,7 +42,7 @@ class BatchNormOperation(ChannelMap):
 
     def __init__(self, plan: Plan, layer: BatchNorm, x: Value):
         super().__init__(plan, layer, x)
-        self.frozen = not plan.training
+        self.frozen = not layer.uses_batch(plan.training)
         plan.normalisations.append(self)
 
 

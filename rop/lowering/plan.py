@@ -25,14 +25,15 @@ class Plan:
     """Operations, values and gradients of a network on inputs of one shape, whichever device runs it.
 
     With ``pixel_lanes`` maps have a row for each channel and a lane for each pixel of each sample. ``winograd`` says
-    whether convolutions may be computed by Winograd's algorithm.
+    whether convolutions may be computed by Winograd's algorithm, ``training`` the mode of batchnorm layers; None: that
+    of each layer's origin.
     """
 
     def __init__(
         self,
         graph: Graph,
         input_shape: Shape,
-        training: bool,
+        training: bool | None,
         gradients: bool,
         dtype: Any,
         pixel_lanes: bool = False,
@@ -64,7 +65,7 @@ class Plan:
     @property
     def coupled(self) -> bool:
         """Whether samples influence each other: batch statistics."""
-        return self.training and bool(self.normalisations)
+        return not all(one.frozen for one in self.normalisations)
 
     # ------------------------------------------------------------------------------------------------ rows and values
     def buffer(self, rows: int, orders: Iterable[int] = ORDERS, pixels: int = 0) -> Buffer:

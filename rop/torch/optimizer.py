@@ -264,6 +264,7 @@ class _Bound:
                 training=training,
                 state=state or None,
                 memory_limit=self.memory_limit,
+                hold_fixed=False,
             )
             self._state = state
         return self._objective

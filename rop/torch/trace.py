@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph, Input, Node
 from rop.layers import Flatten, Identity
-from rop.layers.base import Layer
+from rop.layers.base import Layer, Origin
 from rop.torch import functions
 from rop.torch.counterparts import Target
 from rop.torch.functions import Argument, Factor, Size, Sizes
@@ -54,8 +54,10 @@ def from_torch(module: nn.Module, layers: Layers | None = None) -> tuple[Graph, 
     """The net, the flat parameter vector and the running statistics of an nn.Module.
 
     forward is traced with torch.fx in the mode the module is in, so it must be a fixed sequence of operations on one
-    input. Layers keep their paths as names ("layer1.0.conv1"); functions are named after the path of the module that
-    calls them ("layer1.0.add"). w and state are copies, float32 or float64 as the parameters are.
+    input. The net remembers what rop.Objective follows: the mode of each batchnorm layer, the precision (``net.dtype``)
+    and which parameters have ``requires_grad=False`` (``net.fixed``). Layers keep their paths as names
+    ("layer1.0.conv1"); functions are named after the path of the module that calls them ("layer1.0.add"). w and state
+    are copies, float32 or float64 as the parameters are.
 
     w has the order of ``torch.nn.utils.parameters_to_vector(module.parameters())``, whatever the order in which forward
     calls the layers. Only parameters that forward does not use are left out, and those of a function
@@ -115,7 +117,7 @@ def trace(module: nn.Module, layers: Layers | None = None) -> Traced:
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
         refuse(name, problems)  # a lazy module is no layer yet
     recorded = record(module, taught)
-    walk = Walk(module, recorded.graph, taught)
+    walk = Walk(module, recorded.graph, taught, _dtype(module))
     problems += recorded.problems + walk.problems
     if problems:
         refuse(name, problems)
@@ -146,7 +148,7 @@ class Walk:
     """Goes through fx's record line by line; ``values`` holds the value of each line: a node of the rop graph, a tensor
     of the module, a size, or a constant."""
 
-    def __init__(self, module: nn.Module, graph: fx.Graph, taught: Taught) -> None:
+    def __init__(self, module: nn.Module, graph: fx.Graph, taught: Taught, dtype: np.dtype) -> None:
         self.problems: list[Problem] = []
         self.modules = dict(module.named_modules(remove_duplicate=False))
         self.position = {id(p): i for i, p in enumerate(module.parameters())}
@@ -155,7 +157,7 @@ class Walk:
         self.output: Node
         self.tensors: dict[Layer, dict[str, Tensor]] = {}  # parameters and buffers of each layer
         self.values: dict[fx.Node, Argument] = {}
-        self._module, self._taught = module, taught
+        self._module, self._taught, self._dtype = module, taught, dtype
         self._unknown = _Unknown()
         self._names: dict[Layer, str] = {}
         self._taken = set(self.modules)
@@ -296,11 +298,21 @@ class Walk:
         else:
             key = repr(layer), tuple(sorted((name, id(tensor)) for name, tensor in tensors.items()))
         if key not in self._known:
+            layer = layer.coming_from(self._origin(path, tensors)) if tensors else layer
             self._known[key] = layer
             self.tensors[layer] = tensors
             own = path in self.modules and path not in self._names.values()
             self._names[layer] = path if own else self._free(path)
         return self._known[key]
+
+    def _origin(self, path: str, tensors: dict[str, Tensor]) -> Origin:
+        """The mode of the module at this path, or else of the one around it, and which tensors it holds fixed."""
+        while path not in self.modules:
+            path = path.rpartition(".")[0]
+        fixed = {
+            key for key, tensor in tensors.items() if isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+        }
+        return Origin(self.modules[path].training, self._dtype, frozenset(fixed))
 
     def _free(self, path: str) -> str:
         """The name, with a number if it is taken."""
@@ -390,9 +402,8 @@ def _shape_source(node: Node) -> Node:
 
 # -------------------------------------------------------------------------------------------------------------- checks
 def _dtype(module: nn.Module) -> np.dtype:
-    """The one precision of all parameters; that of torch.get_default_dtype() if there are none."""
-    (dtype,) = _dtypes(module)
-    return DTYPES[dtype]
+    """The precision of the parameters; that of torch.get_default_dtype() if there are none."""
+    return next((DTYPES[dtype] for dtype in _dtypes(module) if dtype in DTYPES), np.dtype(np.float32))
 
 
 def _dtypes(module: nn.Module) -> set[torch.dtype]:

@@ -13,7 +13,7 @@ from rop.arguments import as_array, check_bool, check_choice, check_dtype, check
 from rop.devices import LAYOUTS
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
-from rop.inputs import check_data, check_problem, check_state
+from rop.inputs import check_data, check_problem, check_state, check_trainable
 from rop.layers.loss import Loss
 from rop.optim.method import Optimizer, Penalty, check_methods
 from rop.training.fit import Fit
@@ -84,6 +84,7 @@ def checked_task(
 ) -> Task:
     """The arguments of ``rop.train`` in the form that a run uses."""
     check_problem("train", net, loss)
+    check_trainable("train", net)
     check_methods("train", optimizer, regularizer)
     check_computation("train", order, partial_batch, layout, winograd)
     epochs, seed = check_int("train", "epochs", epochs), check_int("train", "seed", seed, minimum=0)

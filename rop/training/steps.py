@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from rop.arguments import check_choice, check_dtype, check_int
 from rop.errors import ArgumentError
 from rop.graph import Graph
-from rop.inputs import check_data, check_problem, check_state, check_statistics
+from rop.inputs import check_data, check_problem, check_state, check_statistics, check_trainable
 from rop.kernels.rules import Given
 from rop.layers.loss import Loss, Targets
 from rop.objective import Objective
@@ -77,6 +77,7 @@ class Steps(ABC):
     ):
         owner = type(self).__name__
         check_problem(owner, net, loss)
+        check_trainable(owner, net)
         self.net, self.loss, self.size, self.seed = net, loss, net.size, seed
         self.dtype = np.dtype(check_dtype(owner, dtype))
         self.batch = check_int(owner, "batch_size", batch_size)
@@ -208,7 +209,7 @@ class Steps(ABC):
 
     @cached_property
     def _first_batch(self) -> Objective:
-        settings: dict[str, Any] = {"dtype": self.dtype, "device": self._device}
+        settings: dict[str, Any] = {"dtype": self.dtype, "device": self._device, "training": True}
         settings |= {"layout": self._layout, "winograd": self._winograd}
         return Objective(self.net, self.loss, self._x[: self.batch], self._labels[: self.batch], **settings)
 

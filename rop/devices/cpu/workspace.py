@@ -93,7 +93,7 @@ class CpuWorkspace(Workspace):
         cls,
         net: Graph,
         shape: Shape,
-        training: bool,
+        training: bool | None,
         loss: Loss | None,
         dtype: Any,
         batch: int,

@@ -65,7 +65,7 @@ class CudaWorkspace(Workspace):
         cls,
         net: Graph,
         shape: Shape,
-        training: bool,
+        training: bool | None,
         loss: Loss,
         dtype: Any,
         batch: int,

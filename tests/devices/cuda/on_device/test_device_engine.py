@@ -12,6 +12,7 @@ import pytest
 
 import rop
 from rop.devices import on_device
+from rop.layers.base import Origin
 from rop.training.run import TrainingStopped
 from tests.devices.cuda.on_device.compare import by_passes, check_device
 from tests.helpers.cuda_requests import PASSES
@@ -564,3 +565,26 @@ def test_losses_are_known_by_their_kind() -> None:
         rop.Objective(net, Absolute(), x, y, device="cuda")
     with pytest.raises(rop.ArgumentTypeError, match="Absolute"):
         rop.train(net, Absolute(), (x, y), batch_size=2, device="cuda")
+
+
+def test_what_a_module_holds_fixed_is_constant(cuda: Any) -> None:
+    """Vectors and blocks on either side, and eigenvectors, are those of the CPU; the user's own are left alone."""
+    origin = Origin(True, np.dtype(np.float64), frozenset({"weight"}))
+    net = rop.Sequential(rop.Linear(3, 4), rop.Tanh(), rop.Linear(4, 2).coming_from(origin))
+    x, y = normal(0, (5, 3)), labels(0, (5,), 2)
+    f, g = (rop.Objective(net, rop.CrossEntropy(), x, y, device=device) for device in ("cuda", "cpu"))
+    w, v, block = point(net, 0, np.float64), direction(net, 0, np.float64), normal(2, (net.size, 3))
+    expected, copies = g.jet(w, v), (v.copy(), block.copy())
+    on_gpu, block_on_gpu = cuda.to_device(v), cuda.to_device(block)
+    for given in (v, on_gpu):
+        for ours, theirs in zip(f.jet(w, given)[1:], expected[1:], strict=True):
+            same(ours, theirs)
+        same(f.at(w).r2(given), expected.r2)
+    for given in (block, block_on_gpu):
+        same(f.at(w).hvp(given), g.at(w).hvp(block))
+    same(f.at(w).product(on_gpu), expected.hvp)
+    assert not expected.hvp[16:24].any() and expected.hvp[:16].any()
+    for now, before in ((on_gpu, copies[0]), (block_on_gpu, copies[1])):
+        np.testing.assert_array_equal(host(now), before)
+    rhos = [rop.spectral_radius(one.at(w), tol=1e-8, maxiter=2000).rho for one in (f, g)]
+    assert rhos[0] == pytest.approx(rhos[1], rel=1e-6)
