@@ -9,6 +9,7 @@ HERE = Path(__file__).parent
 (VERSION,) = re.findall(r'^__version__ = "(.+)"$', (HERE / "rop" / "__init__.py").read_text("utf-8"), re.M)
 
 TORCH = "torch==2.13.0"  # the reference of tests and benchmark: pinned, so that both mean the same thing everywhere
+ANY_TORCH = "torch>=2.4,<3"  # for users: what from_torch and the optimizer ask of torch, with NumPy 2
 JAX = ["jax==0.10.2; python_version >= '3.11'", "jaxlib==0.10.2; python_version >= '3.11'"]
 SKLEARN = "scikit-learn>=1.6"
 SHOW = ["rich>=13", "matplotlib>=3.8"]
@@ -31,7 +32,7 @@ setup(
     extras_require={
         "train": [SKLEARN, *SHOW],
         "sklearn": [SKLEARN],
-        "torch": [TORCH],
+        "torch": [ANY_TORCH],
         "bench": [TORCH, *JAX, *SHOW],
         "reproduce": [TORCH, PILLOW, SKLEARN, *SHOW],
         "test": [TORCH, PILLOW, SKLEARN, *SHOW, *TOOLS],
