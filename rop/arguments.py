@@ -99,9 +99,10 @@ def check_choice(owner: str, name: str, value: Any, choices: tuple[Any, ...]) ->
 
 
 def check_dtype(owner: str, dtype: Any) -> np.dtype:
-    """float32 or float64."""
+    """float32 or float64, also as torch's dtype of that name."""
+    given = str(dtype).removeprefix("torch.") if type(dtype).__module__ == "torch" else dtype
     try:
-        found = np.dtype("object" if dtype is None else dtype)  # np.dtype(None) would be float64
+        found = np.dtype("object" if given is None else given)  # np.dtype(None) would be float64
     except Exception:  # NumPy raises various errors, also those of a foreign object
         found = np.dtype("object")
     if found.type not in (np.float32, np.float64):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_problem, check_statistics, objective_state
 from rop.layers.base import Shape
 from rop.layers.loss import Loss
+from rop.tensors import giver, is_torchs
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from rop.activations import Activations
 
 State = Mapping[str, np.ndarray]
+TorchLoss = Callable[..., Any]  # a loss module of torch, or its function
 DeviceArray = Any  # an array in a GPU's memory, of any package that has __cuda_array_interface__
 GRADIENT, PRODUCT, THIRD, ALL = (0,), (1,), (2,), (0, 1, 2)  # the orders that a question asks for
 
@@ -59,8 +61,9 @@ class Objective:
 
     Args:
         net: a Sequential or Graph.
-        loss: a loss such as CrossEntropy().
-        x: (batch, ...) floats.
+        loss: a loss such as CrossEntropy(), or one of torch that rop has (see ``rop.torch.loss_from_torch``).
+        x: (batch, ...) floats. Wherever arrays go in, tensors of torch do; results are tensors where v is one, the
+            gradient where w is.
         y: targets as the loss wants them.
         dtype: precision of all computation and of the results, float32 or float64; by default that of the module
             that the net comes from, float32 for nets written in rop.
@@ -91,7 +94,7 @@ class Objective:
     def __init__(
         self,
         net: Graph,
-        loss: Loss,
+        loss: Loss | TorchLoss,
         x: ArrayLike,
         y: ArrayLike,
         *,
@@ -105,8 +108,9 @@ class Objective:
         winograd: bool = True,
         hold_fixed: bool = True,
     ):
-        check_problem("Objective", net, loss)
-        self.net, self.loss = net, loss
+        own = _own_loss(loss)
+        check_problem("Objective", net, own)
+        self.net, self.loss = net, own
         self.dtype = np.dtype(check_dtype("Objective", (net.dtype or np.float32) if dtype is None else dtype))
         self.training = None if training is None else check_bool("Objective", "training", training)
         self.device = check_device("Objective", device)
@@ -174,7 +178,7 @@ class Objective:
         other._bind(x, y)
         return other
 
-    def with_targets(self, y: ArrayLike, loss: Loss | None = None) -> Objective:
+    def with_targets(self, y: ArrayLike, loss: Loss | TorchLoss | None = None) -> Objective:
         """The same net, inputs and settings with other targets, and with another loss if one is given."""
         x = self._data.x.reshape(-1, *self._shape)
         if loss is None:
@@ -213,11 +217,16 @@ class Objective:
         >>> f.jet(np.zeros(3, "f4"), np.ones(3, "f4")).hvp
         array([2., 2., 4.], dtype=float32)
         """
+        given = w, v
         w, v = self._vector("w", w), self._vector("v", v)
         with engine_lock():
             workspace = self._workspace
             grad, hvp, r2 = workspace.evaluate(self._position(w), ALL, v, keep=False)
-            return Jet(workspace.value(0), grad, hvp, r2)
+            loss = workspace.value(0)
+        if w is given[0] and v is given[1]:  # arrays, as a rule; what else follows takes longer
+            return Jet(loss, grad, hvp, r2)
+        like_w, like_v = map(giver, given)
+        return Jet(loss, like_w(grad), like_v(hvp), like_v(r2))
 
     def _position(self, w: Vector) -> Position:
         return Position(self._data, self._state, w, self.check_finite)
@@ -243,6 +252,15 @@ class Objective:
             return np.ascontiguousarray(array, self.dtype)
 
 
+def _own_loss(loss: Any) -> Loss:
+    """The loss of rop for one of torch; anything else as it is, to be checked."""
+    if not is_torchs(loss):
+        return loss
+    from rop.torch.losses import loss_from_torch
+
+    return loss_from_torch(loss)
+
+
 def constants(net: Graph) -> tuple[slice, ...]:
     """The parts of w that the module that the net comes from holds fixed; parts that touch are one."""
     parts: list[slice] = []
@@ -264,6 +282,7 @@ class Point:
                 f"Point: expected a rop.Objective, got {type(objective).__name__}; objective.at(w) makes a point"
             )
         self._f, workspace = objective, objective._workspace
+        self._like_w = giver(w)
         self._position = position = objective._position(objective._vector("w", w))
         with engine_lock():
             self._grad = workspace.evaluate(position, GRADIENT)[0]
@@ -285,13 +304,13 @@ class Point:
     @property
     def grad(self) -> Vector:
         """∇f(w), (n,)."""
-        return self._f._workspace.vectors.keep(self._grad)
+        return self._like_w(self._f._workspace.vectors.keep(self._grad))
 
     @property
     def batch_stats(self) -> dict[str, np.ndarray]:
         """Mean and unbiased variance of every batchnorm layer in training mode, under the names of
         ``net.init_state()``: what a running average takes in."""
-        return {name: value.copy() for name, value in self._batch_stats.items()}
+        return {name: self._like_w(value.copy()) for name, value in self._batch_stats.items()}
 
     def hvp(self, v: ArrayLike | DeviceArray) -> Vector:
         """H(w) v, for a vector (n,) or for the columns of (n, k); a pass of order 1.
@@ -302,14 +321,15 @@ class Point:
         array([[2., 2.],
                [2., 2.]], dtype=float32)
         """
-        f = self._f
+        f, given = self._f, v
         if type(v) is not np.ndarray or v.ndim == 2:
             v = f._floats("v", v)
             if v.ndim == 2:
-                return self._block(v)
+                return giver(given)(self._block(v))
         vector = f._vector("v", v)
         with engine_lock():
-            return f._workspace.evaluate(self._position, PRODUCT, vector)[0]
+            result = f._workspace.evaluate(self._position, PRODUCT, vector)[0]
+        return result if vector is given else giver(given)(result)
 
     def _block(self, columns: Block) -> Block:
         if columns.shape[0] != self._f.net.size:
@@ -344,7 +364,8 @@ class Point:
         f = self._f
         vector = f._vector("v", v)
         with engine_lock():
-            return f._workspace.evaluate(self._position, THIRD, vector)[0]
+            result = f._workspace.evaluate(self._position, THIRD, vector)[0]
+        return result if vector is v else giver(v)(result)
 
     def taylor(self, v: ArrayLike | DeviceArray) -> Taylor:
         """f(w + r v) at r = 0: value, slope ⟨∇f, v⟩ and curvature vᵀHv, from the forward passes alone.
@@ -371,7 +392,7 @@ class Point:
         from rop.activations import read_outputs
 
         with engine_lock():
-            return read_outputs(self._workspace, self._position)
+            return self._like_w(read_outputs(self._workspace, self._position))
 
     def activations(self) -> Iterator[Activations]:
         """The input x and the gradient ∂f/∂y of every Linear and Conv2d layer, a part of the batch at a time; a layer

@@ -22,7 +22,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 DRAWING = (ROOT / "docs" / "architecture.svg").read_text("utf-8")
 HOPS = re.findall(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \|", PAGE, re.M)
 ROOMS = [  # as in the table of rooms: a package imports those before it, and files of its own
-    ("errors", "arguments"),
+    ("errors", "arguments", "tensors"),
     ("layers",),
     ("graph",),
     ("lowering",),
