@@ -28,52 +28,63 @@ class Activations(NamedTuple):
     gradients: np.ndarray  # (m, *output shape): ∂f/∂y of its output y = W x + b, before any activation
 
 
-class _Tile:
-    """Order 0 of one tile: the samples in it, padding left out, and its rows."""
+TOGETHER = 1 << 22  # numbers of tiles that are read together, unless a single tile has more
+
+
+class _Tiles:
+    """Order 0 of some tiles: the samples in them, padding left out, and their rows."""
 
     def __init__(self, layout: BaseLayout, words: np.ndarray, samples: np.ndarray):
-        self._layout, self._words = layout, words
-        self._counted = samples >= 0
+        self._layout, self._words = layout, words  # (tiles, words)
+        self._counted = samples >= 0  # (tiles, lanes)
         self.samples = samples[self._counted]
 
     def read(self, buffer: Buffer, like: Value, shape: Shape) -> np.ndarray:
         """A buffer whose rows lie as those of the value ``like``, as (samples, *shape)."""
-        rows = self._layout.read(self._words, buffer)
-        if buffer.pixels:  # (channel, sample and pixel)
-            maps = rows.reshape(like.channels, -1, *shape[1:])
-            return np.moveaxis(maps, 0, 1)[self._counted[: maps.shape[1]]]
-        rows = rows[:, self._counted]
+        rows = self._layout.read(self._words, buffer)  # (tile, row, lane)
+        if buffer.pixels:  # (tile, channel, sample and pixel)
+            maps = rows.reshape(len(rows), like.channels, -1, *shape[1:]).swapaxes(1, 2)
+            return maps.reshape(-1, *shape)[self._counted[:, : maps.shape[1]].ravel()]
         if like.row_order is not None:
-            return rows[like.row_order].T
+            rows = rows[:, like.row_order]
+            return rows.swapaxes(1, 2).reshape(-1, *shape)[self._counted.ravel()]
         sides = [n + 2 * b for n, b in zip(shape[1:], like.border, strict=True)] if shape[1:] else []
-        image = rows.reshape(*sides, like.channels, -1)
-        for axis, border in enumerate(like.border if sides else ()):
-            image = np.take(image, np.arange(border, image.shape[axis] - border), axis)
-        return np.moveaxis(image, (-1, -2), (0, 1))
+        image = rows.reshape(len(rows), *sides, like.channels, -1)
+        if sides:  # without the border
+            (top, left), (height, width) = like.border, shape[1:]
+            image = image[:, top : top + height, left : left + width].transpose(0, 4, 3, 1, 2)
+        else:
+            image = image.swapaxes(1, 2)
+        return image.reshape(-1, *shape)[self._counted.ravel()]
 
 
-def _tiles(space: Workspace, position: Position) -> Iterator[_Tile]:
-    """The tiles of the batch one after the other; stops with an error if another pass has overwritten them."""
+def _tiles(space: Workspace, position: Position) -> Iterator[_Tiles]:
+    """The tiles of the batch, some at a time, as many whether they are resident or computed again; stops with an error
+    if another pass has overwritten them."""
     samples = position.data.samples.reshape(space.tiles, space.lanes)
     for first, plane in space.planes(position):
-        for i, words in enumerate(plane):
-            yield _Tile(space.lowered.layout, words, samples[first + i])
-            space.check_resident(position)
+        together = max(1, min(space.chunk, TOGETHER // plane.shape[1]))
+        for chunk in range(0, len(plane), space.chunk):
+            end = min(chunk + space.chunk, len(plane))
+            for start in range(chunk, end, together):
+                some = slice(start, min(start + together, end))
+                yield _Tiles(space.lowered.layout, plane[some], samples[first + start : first + some.stop])
+                space.check_resident(position)
 
 
 def read_activations(space: Workspace, position: Position) -> Iterator[Activations]:
-    """Inputs and output gradients of every use of a Linear or Conv2d layer, tile by tile of the batch."""
+    """Inputs and output gradients of every use of a Linear or Conv2d layer, some tiles of the batch at a time."""
     uses = [operation for operation in space.plan.operations if isinstance(operation, Products)]
-    for tile in _tiles(space, position):
+    for tiles in _tiles(space, position):
         for use in uses:
-            inputs = tile.read(use.source.buffer, use.source, use.source.shape)
-            gradients = tile.read(use.delta, use.y, use.y.shape)
-            yield Activations(use.layer, tile.samples, inputs, gradients)
+            inputs = tiles.read(use.source.buffer, use.source, use.source.shape)
+            gradients = tiles.read(use.delta, use.y, use.y.shape)
+            yield Activations(use.layer, tiles.samples, inputs, gradients)
 
 
 def read_outputs(space: Workspace, position: Position) -> np.ndarray:
     """The net's outputs (batch, *output shape) in the pass at the position."""
     plan = space.plan
     shape = plan.shapes[plan.graph.output]
-    parts = [tile.read(plan.output.buffer, plan.output, shape) for tile in _tiles(space, position)]
+    parts = [tiles.read(plan.output.buffer, plan.output, shape) for tiles in _tiles(space, position)]
     return np.concatenate(parts).reshape(-1, *shape) if math.prod(shape) else np.empty((space.batch, *shape))

@@ -180,9 +180,13 @@ class Objective:
 
     def with_targets(self, y: ArrayLike, loss: Loss | TorchLoss | None = None) -> Objective:
         """The same net, inputs and settings with other targets, and with another loss if one is given."""
+        if loss is None:  # the inputs have been checked, and stay where they are
+            data, other = self._data, object.__new__(Objective)
+            targets = self.loss.targets(y, self.batch, self._workspace.plan.shapes[self.net.output], self.dtype)
+            other.__dict__.update(self.__dict__)
+            other._data = Data(data.x, targets, targets.scale(self.loss.reduction), data.samples)
+            return other
         x = self._data.x.reshape(-1, *self._shape)
-        if loss is None:
-            return self.with_data(x, y)
         settings: dict[str, Any] = {"training": self.training, "state": self._state, "check_finite": self.check_finite}
         settings |= {"dtype": self.dtype, "device": self.device, "memory_limit": self.memory_limit}
         settings |= {"layout": self.layout, "winograd": self.winograd, "hold_fixed": self.hold_fixed}

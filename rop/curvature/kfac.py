@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import cast
 
 import numpy as np
@@ -59,11 +59,12 @@ PIECE = 1 << 22  # elements of unfolded input that are in memory at a time
 def _with_targets(p: Point, y: np.ndarray) -> Point:
     """The point with other targets, all of which have the same weight."""
     f, loss = p.objective, p.objective.loss
+    given = vars(loss)  # of which most losses have some only
     even = (
-        getattr(loss, "weight", None) is None
-        and getattr(loss, "pos_weight", None) is None
-        and not getattr(loss, "label_smoothing", 0.0)
-        and getattr(loss, "ignore_index", -1) < 0
+        given.get("weight") is None
+        and given.get("pos_weight") is None
+        and not given.get("label_smoothing")
+        and given.get("ignore_index", -1) < 0
     )
     plain = None if even else record_of(loss, "kfac").kind(reduction=loss.reduction)
     return f.with_targets(y, plain).at(p.w)
@@ -95,41 +96,48 @@ def positions(net: Graph, layer: Layer) -> np.ndarray:
     return np.concatenate([index, bias], axis=2)
 
 
-def _windows(use: Activations) -> tuple[np.ndarray, np.ndarray]:
-    """The pixels that each place reads, (places, taps), and the image (pixels + 1, channels, samples), whose last pixel
-    is zero and stands for the padding."""
-    layer, x = cast(Conv2d, use.layer), use.inputs.reshape(*use.inputs.shape[:2], -1).transpose(2, 1, 0)
-    image, output = use.inputs.shape[2:], use.gradients.shape[2:]
-    geometry = Geometry(image, output, layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+@lru_cache(maxsize=64)
+def _reads(geometry: Geometry) -> np.ndarray:
+    """The pixels that each place reads, (taps, places); one behind the last pixel of the image stands for padding."""
     pixel_in, pixel_out, tap = geometry.triples()
-    reads = np.full((math.prod(output), geometry.taps), len(x))
-    reads[pixel_out, tap] = pixel_in
-    return reads, np.concatenate([x, np.zeros((1, *x.shape[1:]))]).astype(np.float64)
+    reads = np.full((geometry.taps, math.prod(geometry.output)), math.prod(geometry.image))
+    reads[tap, pixel_out] = pixel_in
+    return reads
 
 
-def _pairs(use: Activations) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """What a use of a layer multiplies, y = [W b] ā, in pieces of N places of samples.
+def _unfolded(use: Activations) -> Iterator[np.ndarray]:
+    """The inputs that meet the weights of a use, (groups, inputs, N), in pieces of N places of samples, the samples of
+    a place next to each other. N counts whole places."""
+    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
+    if use.inputs.ndim == 2:
+        yield use.inputs.T[None]
+        return
+    x, layer = use.inputs, cast(Conv2d, use.layer)
+    sides = x.shape[2:], use.gradients.shape[2:]
+    reads = _reads(Geometry(*sides, layer.kernel_size, layer.stride, layer.padding, layer.dilation))
+    image = np.zeros((x.shape[1], math.prod(x.shape[2:]) + 1, count), x.dtype)  # (channel, pixel, sample)
+    image[:, :-1] = x.reshape(count, x.shape[1], -1).transpose(1, 2, 0)
+    step = max(1, PIECE // (len(image) * len(reads) * count))
+    for first in range(0, reads.shape[1], step):
+        piece = np.take(image, reads[:, first : first + step], axis=1)  # (channel, tap, place, sample)
+        yield piece.reshape(groups, len(image) // groups * len(reads), -1)
 
-    Yields ā (groups, inputs + bias, N), the gradients of the outputs δ (groups, outputs, N), and the number of the
-    sample of each place (N,). Σ δ āᵀ is the contribution of the use to ∇f.
+
+def _pairs(use: Activations, factor: np.ndarray | float = 1.0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a use of a layer multiplies, y = W x + b, in pieces of N places of samples, in the precision of the net.
+
+    Yields x (groups, inputs, N) and the gradients of the outputs δ (groups, outputs, N), those of each sample times its
+    ``factor``. Σ δ xᵀ, and Σ δ for the bias, are the contribution of the use to ∇f.
     """
     count, groups = len(use.samples), getattr(use.layer, "groups", 1)
     delta = use.gradients.reshape(count, groups, use.gradients.shape[1] // groups, -1).transpose(1, 2, 3, 0)
-    delta = delta.astype(np.float64)  # (groups, outputs, places, samples)
-    if use.inputs.ndim == 2:
-        reads, image = np.zeros((1, 1), int), use.inputs.T[None].astype(np.float64)
-    else:
-        reads, image = _windows(use)
-    taps, channels = reads.shape[1], image.shape[1]
-    step = max(1, PIECE // (channels * taps * count))
-    for first in range(0, len(reads), step):
-        a = image[reads[first : first + step]]  # (place, tap, channel, sample)
-        places = len(a)
-        a = a.reshape(places, taps, groups, channels // groups, count).transpose(2, 3, 1, 0, 4)
-        a = a.reshape(groups, channels // groups * taps, places * count)
-        if "bias" in use.layer.parameter_shapes():
-            a = np.concatenate([a, np.ones((groups, 1, places * count))], axis=1)
-        yield a, delta[:, :, first : first + places].reshape(*delta.shape[:2], -1), np.tile(use.samples, places)
+    scaled = np.empty(delta.shape, delta.dtype)  # (groups, outputs, place, sample), contiguous
+    np.multiply(delta, factor, out=scaled, casting="same_kind")
+    first = 0
+    for x in _unfolded(use):
+        places = x.shape[2] // count
+        yield x, scaled[:, :, first : first + places].reshape(*delta.shape[:2], -1)
+        first += places
 
 
 # ----------------------------------------------------------------------------------------------- K and functions of it
@@ -267,8 +275,13 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0,
         raise ArgumentError(f"kfac: damping must be at least 0, got {damping}")
     check_choice("kfac", "fisher", fisher, ("model", "empirical"))
     check_int("kfac", "draws", draws)
-    rng = generator("kfac", seed)
-    sums, f = Sums(), p.objective
+    return Kfac(sums_at(p, fisher, generator("kfac", seed), draws).blocks(), p.w.size, damping)
+
+
+def sums_at(p: Point, fisher: str, rng: np.random.Generator, draws: int = 1) -> Sums:
+    """The sums of which the factors at a point are made; see ``kfac``."""
+    f = p.objective
+    sums = Sums(f.net, f.batch)
     with engine_lock():
         if fisher == "empirical":
             sums.add(p, np.full(f.batch, 1 / f.scale if f.scale else 0.0))  # 0: nothing counts
@@ -279,7 +292,7 @@ def kfac(p: Point, damping: float = 1e-3, fisher: str = "model", seed: Seed = 0,
             for _ in range(draws):
                 drawn = _with_targets(p, _draw(f.loss, outputs, rng))
                 sums.add(drawn, f.sample_weights() / (draws * drawn.objective.scale**2))
-    return Kfac(sums.blocks(f.net, f.batch), p.w.size, damping)
+    return sums
 
 
 def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -294,41 +307,67 @@ def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class Sums:
-    """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses."""
+    """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses. Products of a piece are summed in the
+    precision of the net, which is what BLAS is fast in, and pieces in float64.
 
-    def __init__(self) -> None:
+    Args:
+        net: the net whose layers these are.
+        batch: samples of the batch.
+    """
+
+    def __init__(self, net: Graph, batch: int) -> None:
+        self.net, self._batch = net, batch
         self._inputs: dict[Layer, np.ndarray] = {}  # (groups, inputs + bias, inputs + bias)
         self._outputs: dict[Layer, np.ndarray] = {}  # (groups, outputs, outputs)
         self._places: dict[Layer, int] = {}  # places of all samples and uses
-        self._index: dict[Layer, np.ndarray] = {}  # (groups, outputs, inputs + bias)
 
     def add(self, p: Point, weight: np.ndarray) -> None:
         """Adds a point's gradients, weighted by sample; its inputs too if it is the first point."""
-        first, net = not self._inputs, p.objective.net
+        first, root = not self._inputs, np.sqrt(weight).astype(p.objective.dtype)
         for use in p.activations():
             layer = use.layer
-            for a, g, samples in _pairs(use):
+            for x, delta in _pairs(use, root[use.samples]):
                 if first:
-                    _accumulate(self._inputs, layer, a @ a.transpose(0, 2, 1))
-                _accumulate(self._outputs, layer, (weight[samples] * g) @ g.transpose(0, 2, 1))
+                    _accumulate(self._inputs, layer, _gram_with_ones(x) if _has_bias(layer) else _gram(x))
+                _accumulate(self._outputs, layer, _gram(delta))
             if first:
                 self._places[layer] = self._places.get(layer, 0) + len(use.samples) * _locations(use)
-                self._index.setdefault(layer, positions(net, layer))
 
-    def blocks(self, net: Graph, batch: int) -> tuple[Block, ...]:
-        """The means of the sums."""
+    def means(self) -> Iterator[tuple[Layer, np.ndarray, np.ndarray]]:
+        """Each layer with the means A (groups, inputs + bias, inputs + bias) and G (groups, outputs, outputs), in the
+        order of their parameters."""
+        for layer in self.net.layers:
+            if layer in self._inputs:
+                outputs = self._outputs[layer] / (self._places[layer] // self._batch)
+                yield layer, self._inputs[layer] / self._batch, outputs
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The means, block by block."""
         return tuple(
-            Block(
-                net.name_of(layer),
-                group,
-                A / batch,
-                self._outputs[layer][group] / (self._places[layer] // batch),
-                self._index[layer][group],
-            )
-            for layer, groups in self._inputs.items()
-            for group, A in enumerate(groups)
+            Block(self.net.name_of(layer), group, *of_group)
+            for layer, A, G in self.means()
+            for group, of_group in enumerate(zip(A, G, positions(self.net, layer), strict=True))
         )
 
 
+def _has_bias(layer: Layer) -> bool:
+    return "bias" in layer.parameter_shapes()
+
+
+def _gram(x: np.ndarray) -> np.ndarray:
+    """x xᵀ of each group."""
+    return x @ x.swapaxes(1, 2)
+
+
+def _gram_with_ones(x: np.ndarray) -> np.ndarray:
+    """ā āᵀ of each group, ā = (x, 1): x xᵀ with a row and a column of Σ x around it."""
+    groups, inputs, count = x.shape
+    result = np.empty((groups, inputs + 1, inputs + 1))
+    result[:, :-1, :-1] = _gram(x)
+    result[:, -1, :-1] = result[:, :-1, -1] = x.sum(axis=2)
+    result[:, -1, -1] = count
+    return result
+
+
 def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:
-    sums[layer] = sums[layer] + term if layer in sums else term
+    sums[layer] = sums[layer] + term if layer in sums else term.astype(np.float64, copy=False)

@@ -70,7 +70,7 @@ class BaseLayout:
         raise NotImplementedError
 
     def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
-        """Order 0 of some rows (rows, lanes), from the plane of a tile in the host's memory."""
+        """Order 0 of some rows (tiles, rows, lanes), from the plane (tiles, words) of tiles in the host's memory."""
         raise NotImplementedError
 
 

@@ -102,6 +102,7 @@ class Workspace(ABC):
     batch: int
     lanes: int  # samples of a tile, padding included
     tiles: int
+    chunk: int  # tiles of which order 0 is there at a time where it is not resident
     kept: int  # orders that stay resident between passes, from 0 on: 3, 1 or 0
     dtype: np.dtype
     lowered: LoweredNetwork

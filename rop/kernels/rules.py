@@ -197,6 +197,17 @@ def langevin(inner, w, p, noise, rate, scope):
     return inner - rate * (p - scope * (w - inner)) + noise
 
 
+def natural_scale(clip, rate, product):
+    """ν of K-FAC: the factor of a direction u with uᵀ∇f = ``product`` with which rate² uᵀ∇f is at most ``clip``. 0 stands
+    for no clip.
+
+    >>> natural_scale(0.01, 0.5, 0.16), natural_scale(0.01, 0.5, 0.01), natural_scale(0.0, 0.5, 9.0)
+    (0.5, 1.0, 1.0)
+    """
+    change = rate * rate * product
+    return math.sqrt(clip / change) if 0 < clip < change else 1.0
+
+
 def averaged(running, new, part):
     """A running average, of batchnorm or of parameters, after it took in this part of a new value."""
     return running + part * (new - running)

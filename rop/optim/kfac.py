@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from rop.optim.sgd import SGD
 
 if TYPE_CHECKING:
     from rop.graph import Graph
+    from rop.objective import Point
 
 COUNT = "kfac_count"  # how often the averages of the factors have taken in a batch
 FACTORS = ("inputs", "outputs")  # A and S; of layer i they are the arrays "kfac_inputs_i" and "kfac_outputs_i"
@@ -80,15 +80,15 @@ class KFAC:
         check_choice(owner, "fisher", self.fisher, ("model", "empirical"))
 
     @property
-    def _outer(self) -> SGD:
+    def outer(self) -> SGD:
         """The optimizer that makes the step along ν·u."""
         return SGD(self.lr, self.momentum, weight_decay=self.weight_decay)
 
     def start(self, problem: Problem) -> Memory:
         """The velocity, and of each layer the averages of its factors with their eigenvalues and eigenvectors, all
         (groups, size, size) or (groups, size) in float64."""
-        memory = {**self._outer.start(problem), COUNT: np.zeros(1, np.int64)}
-        for i, index in enumerate(_places(problem.net).values()):
+        memory = {**self.outer.start(problem), COUNT: np.zeros(1, np.int64)}
+        for i, index in enumerate(places(problem.net).values()):
             groups, outputs, inputs = index.shape
             for factor, size in zip(FACTORS, (inputs, outputs), strict=True):
                 name = f"kfac_{factor}_{i}"
@@ -97,57 +97,75 @@ class KFAC:
         return memory
 
     def step(self, now: Step, memory: Memory) -> None:
-        """One step in Python."""
+        """One step in Python; compiled code makes the same direction."""
         if "kfac_places" not in now.cache:
-            now.cache["kfac_places"] = _places(now.objective.net)
-        places, first = now.cache["kfac_places"], memory[COUNT][0] == 0
-        if first or (now.number - 1) % self.covariance_every == 0:
-            self._take_in(now, memory, list(places))
-        if first or (now.number - 1) % self.inverse_every == 0:
-            _decompose(memory, len(places))
-        now.gradient = self._direction(now, memory, list(places.values()))
-        self._outer.step(now, memory)
+            now.cache["kfac_places"] = list(places(now.objective.net).values())
+        if self.is_due(now.number, memory):
+            self.prepare(now.point, now.number, now.seed, memory)
+        now.gradient = self._direction(now, memory, now.cache["kfac_places"])
+        self.outer.step(now, memory)
 
-    def _take_in(self, now: Step, memory: Memory, layers: list[str]) -> None:
+    # ------------------------------------------------------------------------------------------- factors, now and then
+    def is_due(self, number: int, memory: Memory) -> bool:
+        """Whether there is something to ``prepare`` before the step of this number, counted from 1."""
+        return self._takes_in(number, memory) or self._decomposes(number, memory)
+
+    def prepare(self, point: Point, number: int, seed: int, memory: Memory) -> bool:
+        """Takes the factors at a point, where the step of this number begins, into the running averages, and computes
+        eigenvectors, each if it is its turn; returns whether there are new eigenvectors."""
+        takes_in, decomposes = self._takes_in(number, memory), self._decomposes(number, memory)
+        if takes_in:
+            self._take_in(point, [seed, number], memory)
+        if decomposes:
+            _decompose(memory)
+        return decomposes
+
+    def _takes_in(self, number: int, memory: Memory) -> bool:
+        return bool(memory[COUNT][0] == 0 or (number - 1) % self.covariance_every == 0)
+
+    def _decomposes(self, number: int, memory: Memory) -> bool:
+        return bool(memory[COUNT][0] == 0 or (number - 1) % self.inverse_every == 0)
+
+    def _take_in(self, point: Point, seed: list[int], memory: Memory) -> None:
         """Takes the factors of the step's batch into the running averages."""
-        from rop.curvature.kfac import kfac
+        from rop.curvature.kfac import sums_at
 
         memory[COUNT] += 1
         part = 1 - self.decay
         if self.initial == "batch":
             part = max(1 / int(memory[COUNT][0]), part)
-        blocks = kfac(now.point, fisher=self.fisher, seed=now.rng).blocks
-        for i, layer in enumerate(layers):
-            own = [block for block in blocks if block.layer == layer]  # one for each group, in their order
-            for factor, new in zip(FACTORS, ([b.A for b in own], [b.G for b in own]), strict=True):
+        for i, (_, *new) in enumerate(sums_at(point, self.fisher, np.random.default_rng(seed)).means()):
+            for factor, mean in zip(FACTORS, new, strict=True):
                 average = memory[f"kfac_{factor}_{i}"]
-                average[:] = rules.averaged(average, np.stack(new), part)
+                average[:] = rules.averaged(average, mean, part)
 
+    # ------------------------------------------------------------------------------------------------------- direction
     def _direction(self, now: Step, memory: Memory, places: list[np.ndarray]) -> np.ndarray:
         """ν·u, and the plain gradient of parameters without factors, (n,)."""
         gradient = now.gradient.astype(np.float64)
-        result, decrease, preconditioned = gradient.copy(), 0.0, []
-        for i, index in enumerate(places):
-            block = gradient[index]  # (groups, outputs, inputs)
-            preconditioned.append(self._solve(block, memory, i))
-            decrease += float(np.vdot(preconditioned[-1], block))
-        change = now.rate**2 * decrease
-        clipped = self.kl_clip is not None and change > self.kl_clip
-        factor = math.sqrt(self.kl_clip / change) if clipped else 1.0  # type: ignore[operator]
-        for index, block in zip(places, preconditioned, strict=True):
-            result[index] = factor * block
-        return result.astype(now.w.dtype)
+        blocks = [gradient[index] for index in places]  # (groups, outputs, inputs)
+        preconditioned = [self._solve(block, memory, i) for i, block in enumerate(blocks)]
+        decrease = sum(float(np.vdot(u, block)) for u, block in zip(preconditioned, blocks, strict=True))
+        scale = rules.natural_scale(self.kl_clip or 0.0, now.rate, decrease)
+        for index, u in zip(places, preconditioned, strict=True):
+            gradient[index] = scale * u
+        return gradient.astype(now.w.dtype)
 
     def _solve(self, block: np.ndarray, memory: Memory, i: int) -> np.ndarray:
         """(S ⊗ A + damping·I)⁻¹ of layer i on a block (groups, outputs, inputs)."""
+        S, A, weights = self.inverse(memory, i)
+        return S @ (weights * (S.swapaxes(1, 2) @ block @ A)) @ A.swapaxes(1, 2)
+
+    def inverse(self, memory: Memory, i: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(S ⊗ A + damping·I)⁻¹ of layer i: the eigenvectors of S and of A, (groups, size, size), and its eigenvalues
+        (groups, outputs, inputs)."""
         (a, A), (s, S) = (
             (memory[f"kfac_{factor}_{i}_values"], memory[f"kfac_{factor}_{i}_vectors"]) for factor in FACTORS
         )
-        rotated = S.swapaxes(1, 2) @ block @ A
-        return S @ (rotated / (s[:, :, None] * a[:, None, :] + self.damping)) @ A.swapaxes(1, 2)
+        return S, A, 1 / (s[:, :, None] * a[:, None, :] + self.damping)
 
 
-def _places(net: Graph | None) -> dict[str, np.ndarray]:
+def places(net: Graph | None) -> dict[str, np.ndarray]:
     """Layers with factors by name, and where their [W b] stand in w, (groups, outputs, inputs + bias)."""
     from rop.curvature.kfac import layers_with_factors, positions
 
@@ -155,9 +173,9 @@ def _places(net: Graph | None) -> dict[str, np.ndarray]:
     return {net.name_of(layer): positions(net, layer) for layer in layers_with_factors(net)}
 
 
-def _decompose(memory: Memory, layers: int) -> None:
+def _decompose(memory: Memory) -> None:
     """Eigenvalues and eigenvectors of the averages as they are now. They are memory, not cache: the averages have moved
     on when a run is resumed."""
-    for name in (f"kfac_{factor}_{i}" for i in range(layers) for factor in FACTORS):
-        found: Any = np.linalg.eigh(memory[name])
-        memory[f"{name}_values"][:], memory[f"{name}_vectors"][:] = np.maximum(found[0], 0), found[1]
+    for name in [name for name in memory if f"{name}_values" in memory]:
+        values, vectors = np.linalg.eigh(memory[name])
+        memory[f"{name}_values"][:], memory[f"{name}_vectors"][:] = np.maximum(values, 0), vectors

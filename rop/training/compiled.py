@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numba
 import numpy as np
@@ -22,10 +22,11 @@ from rop.devices.lock import engine_lock, in_home_process
 from rop.kernels.cpu import training as compiled
 from rop.kernels.rules import Given, Setting
 from rop.lowering import ORDERS
-from rop.optim import SWA, Adam, Problem
+from rop.optim import Adam, Problem
 from rop.optim.start import first_direction, start_of
+from rop.training.natural import NaturalDirection
 from rop.training.report import blank
-from rop.training.settings import compiled_settings, innermost_rule
+from rop.training.settings import compiled_settings, innermost_rule, natural_part
 from rop.training.steps import Steps
 
 USUAL_ITERATIONS = 10  # of power iteration that starts from the eigenvector of the step before
@@ -34,8 +35,8 @@ SHARE = 0.005  # seconds of steps in one call, which runs either with threads or
 
 class CompiledSteps(Steps):
     """w ← w − rate·(∇f + μ·1[ρ > K]·∇ρ), step by step over minibatches of a data set, with SGD or Adam, alone or
-    inside of SAM and SWA, or by entropy-SGD. The solver of a penalty must be "power" or "track". See Steps for the
-    arguments.
+    inside of SAM and SWA, by entropy-SGD or by K-FAC. The solver of a penalty must be "power" or "track". See Steps for
+    the arguments. Factors of K-FAC are taken in and decomposed in Python, between two calls of compiled code.
 
     >>> import numpy as np, rop
     >>> from rop.training.report import Report
@@ -92,9 +93,10 @@ class CompiledSteps(Steps):
         for name, array in zip(own, arrays, strict=True):
             if array is not None:
                 space.memory.watch(name, array)
-        if isinstance(self.optimizer, SWA):
-            started = self.optimizer.start(Problem(self.net, n, self.dtype, self.batch, self.seed))
-            self._memory = {name: array for name, array in started.items() if name not in own}
+        started = self.optimizer.start(Problem(self.net, n, self.dtype, self.batch, self.seed))
+        self._memory = {name: array for name, array in started.items() if name not in own}
+        method = natural_part(self.optimizer)
+        self._natural = None if method is None else NaturalDirection(method, self.net, space, self._memory)
         self._describe_normalisations()
 
     def _describe_normalisations(self) -> None:
@@ -131,19 +133,57 @@ class CompiledSteps(Steps):
         state = {f"state/{name}": array for name, array in self._state.items()}
         return {name: array for name, array in named.items() if array is not None} | self._memory | state
 
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """See Steps.restore."""
+        super().restore(arrays)
+        if self._natural is not None:
+            self._natural.load()
+
     # ------------------------------------------------------------------------------------------------------------ steps
     def _arrange(self, batches: np.ndarray) -> None:
         space = self._space
         padding = ~batches.flat[0] if batches.size else 0  # a sample that does not count
         samples = np.full((len(batches) + 1, space.tiles * space.lanes), padding, np.int64)  # the last one is spare
         samples[:-1, : self.batch] = np.where(batches < 0, padding, batches)
-        self._samples, self._reports = samples.reshape(-1), blank(len(batches))
+        self._samples, self._reports, self._batches = samples.reshape(-1), blank(len(batches)), batches
         with engine_lock():
             self._descriptor = self._describe()
         given = self._descriptor, self._settings, self._given, self._reports
         self._addresses = tuple(int(array.ctypes.data) for array in given)
 
     def _run(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> np.ndarray:
+        done, part, whole = 0, 0, True
+        while done < count and whole:
+            step = first + done
+            prepared = self._prepare_direction(step, before)
+            part = count - done if self._natural is None else self._natural.steps(before + step, count - done)
+            came, whole = self._run_part(step, part, before, stop)
+            done += came
+            if prepared and not came:
+                prepared.undo()
+            if came < part:
+                break
+        if not whole:  # cancelled in the middle of a step, which will start again
+            self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
+        failed = whole and done < count
+        return self._reports[first : first + done + failed].copy()
+
+    def _prepare_direction(self, step: int, before: int) -> NaturalDirection | None:
+        """Before a step of K-FAC that takes factors in or decomposes them, does so; returns what has changed then."""
+        natural = self._natural
+        if natural is None or not natural.is_due(before + step):
+            return None
+        rows = self._batches[step]
+        point = self._objective_of(rows[rows >= 0]).at(self._space.array("w")[: self.size])
+        if not np.isfinite(point.loss):  # the step will not be made
+            return None
+        natural.prepare(point, before + step, self.seed)
+        return natural
+
+    def _run_part(
+        self, first: int, count: int, before: int, stop: Callable[[], bool] | None
+    ) -> tuple[int, bool]:
+        """Makes steps in compiled code; returns how many were made, and False if one was cancelled."""
         long = self._work >= CANCELLABLE_WORK  # else a request to stop need not wait long
         if not long and self._work_of_step(int(self._settings[Setting.ITERATIONS])) >= CANCELLABLE_WORK:
             long = bool(self._given[first : first + count, Given.MU].any())
@@ -156,10 +196,7 @@ class CompiledSteps(Steps):
                 done, whole = self._run_at_best_pace(first, count, before), True
             self._space.forget()
             self._space.execution.check_guards(self._passes, (first + max(done - 1, 0)) * self._space.tiles)
-        if not whole:  # cancelled in the middle of a step, which will start again
-            self.arrays["v"][:], self.arrays["u"][:] = self._before, 0
-        failed = whole and done < count
-        return self._reports[first : first + done + failed].copy()
+        return done, whole
 
     def _call(self, first: int, count: int, before: int) -> int:
         run = compiled.steps(self.dtype, in_home_process())
@@ -211,6 +248,9 @@ class CompiledSteps(Steps):
         data = self._epoch_data = Data(self._data.x, targets, 1.0, self._samples)
         space.bind(data)
         passes = self._passes = [space.bound(((k, 0),), (0,)).bound for k in ORDERS]
+        natural = self._natural
+        if natural is not None:
+            passes.append(natural.bound)
         output, labels = space.plan.output, targets.labels
         shown = labels is not None and output.pixels == 1
 
@@ -249,9 +289,11 @@ class CompiledSteps(Steps):
             compiled.MEAN_POINT: address(self._mean_point),
             compiled.SPARE: len(self._samples) // space.lanes - space.tiles,
             compiled.ROWS: len(self._x),
+            compiled.NATURAL_RATE: 0 if natural is None else natural.rate_address,
         }
         descriptor = np.zeros(compiled.WORDS, np.int64)
-        descriptor[: compiled.PASSES] = [word for bound in passes for word in bound.address]
+        addresses = [word for bound in passes for word in bound.address]
+        descriptor[: len(addresses)] = addresses
         descriptor[list(words)] = list(words.values())
         gradients = max(1, int(self._settings[Setting.INNER_STEPS]))
         self._work = len(passes[0].table) * space.stride * space.tiles * gradients

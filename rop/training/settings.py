@@ -8,7 +8,7 @@ import numpy as np
 
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.kernels.rules import SENSE, STOP_RULES, Setting
-from rop.optim import SAM, SGD, SWA, Adam, EntropySGD, SpectralRadius
+from rop.optim import KFAC, SAM, SGD, SWA, Adam, EntropySGD, SpectralRadius
 
 # By exact class: a subclass may have another step, which compiled code would not see.
 RULES = (SGD, Adam)
@@ -23,8 +23,8 @@ def has_compiled_form(optimizer: Any, regularizer: Any, device: str = "cpu") -> 
     (True, False)
     >>> has_compiled_form(SWA(SAM(SGD())), None), has_compiled_form(SAM(SGD()), None, "cuda")
     (True, False)
-    >>> has_compiled_form(EntropySGD(), None), has_compiled_form(EntropySGD(), None, "cuda")
-    (True, False)
+    >>> [has_compiled_form(method(), None, device) for method in (EntropySGD, KFAC) for device in ("cpu", "cuda")]
+    [True, False, True, False]
     """
     if type(_rule_on(device, optimizer)) not in RULES or type(regularizer) not in COMPILED_PENALTIES:
         return False
@@ -33,14 +33,20 @@ def has_compiled_form(optimizer: Any, regularizer: Any, device: str = "cpu") -> 
 
 def innermost_rule(optimizer: Any) -> Any:
     """The optimizer whose rule makes the steps: SWA averages what its base does, SAM gives its base another gradient,
-    and so do the inner steps of entropy-SGD with SGD.
+    and so do the inner steps of entropy-SGD and the factors of K-FAC with SGD.
 
     >>> innermost_rule(SWA(SAM(Adam(lr=0.1)))), innermost_rule(EntropySGD(steps=0)).nesterov
     (Adam(lr=0.1, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.0), True)
     """
     if type(optimizer) in (SWA, SAM):
         return innermost_rule(optimizer.base)
-    return optimizer.outer if type(optimizer) is EntropySGD else optimizer
+    return optimizer.outer if type(optimizer) in (EntropySGD, KFAC) else optimizer
+
+
+def natural_part(optimizer: Any) -> KFAC | None:
+    """The K-FAC that makes the direction of the steps, if one does."""
+    inner = optimizer.base if type(optimizer) is SWA else optimizer
+    return inner if type(inner) is KFAC else None
 
 
 def _rule_on(device: str, optimizer: Any) -> Any:

@@ -109,8 +109,9 @@ def gradient_from_pairs(p: Any) -> np.ndarray:
     for use in p.activations():
         places = positions(p.objective.net, use.layer)
         result[places] = np.where(np.isnan(result[places]), 0, result[places])
-        for a, g, _ in _pairs(use):
-            result[places] += g @ a.transpose(0, 2, 1)
+        for x, g in _pairs(use):
+            ones = np.ones((len(x), places.shape[2] - x.shape[1], x.shape[2]))
+            result[places] += g @ np.concatenate([x, ones], axis=1).transpose(0, 2, 1)
     return result
 
 
@@ -199,8 +200,9 @@ def test_uses_of_a_tied_layer_count_like_locations() -> None:
     uses = [use for use in p.activations() if p.objective.net.name_of(use.layer) == "0"]
     inputs, outputs = 0.0, 0.0
     for use in uses:
-        for a, g, _ in _pairs(use):
-            inputs, outputs = inputs + a[0] @ a[0].T, outputs + g[0] @ g[0].T
+        for x, g in _pairs(use):
+            a = np.concatenate([x[0], np.ones((1, x.shape[2]))])
+            inputs, outputs = inputs + a @ a.T, outputs + g[0] @ g[0].T
     np.testing.assert_allclose(tied.A, inputs / BATCH, rtol=1e-12)
     np.testing.assert_allclose(tied.G, BATCH * outputs / (16 + 4), rtol=1e-12)  # 4×4 and 2×2 pixels
 

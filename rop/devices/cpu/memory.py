@@ -155,7 +155,8 @@ class Layout(BaseLayout):
 
     def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
         start, row = self.start(buffer, 0) // self.itemsize, self.row_size(buffer) // self.itemsize
-        return words[start : start + buffer.rows * row].reshape(buffer.rows, row)[:, : self.row_lanes(buffer)]
+        rows = words[:, start : start + buffer.rows * row].reshape(-1, buffer.rows, row)
+        return rows[:, :, : self.row_lanes(buffer)]
 
     def reserve(self, region: str, count: int) -> int:
         """Takes numbers in a region; returns where they start."""

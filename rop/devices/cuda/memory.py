@@ -45,7 +45,7 @@ class Layout(BaseLayout):
 
     def read(self, words: np.ndarray, buffer: Buffer) -> np.ndarray:
         start = self.start(buffer, 0) * self.lanes
-        return words[start : start + buffer.rows * self.lanes].reshape(buffer.rows, self.lanes)
+        return words[:, start : start + buffer.rows * self.lanes].reshape(-1, buffer.rows, self.lanes)
 
 
 def table(values: np.ndarray) -> DeviceNDArray:

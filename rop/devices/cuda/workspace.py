@@ -51,6 +51,7 @@ class CudaWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int | None, samples: int | None = None):
         self.plan, self.batch, self.dtype = plan, batch, plan.dtype
         self.tiles, self.lanes = choose_tiles(plan, batch)
+        self.chunk = 1
         self.lowered = Lowered(plan, self.lanes)
         widest = max(self.lowered.layout.plane_sizes.values()) * self.lanes * plan.itemsize
         self.kept = orders_kept(plan, widest, self.tiles, 1, batch, memory_limit)

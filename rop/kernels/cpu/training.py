@@ -37,8 +37,10 @@ from rop.kernels.cpu.memory import doubles, integers, reals
 from rop.kernels.cpu.transfer import LONG, PARTS
 from rop.kernels.cpu.vector import I64, address_of, peek, prefetch
 
-# The descriptor of a run, int64: three passes (table, stages, number of stages), then numbers and addresses.
-PASSES = 9
+# The descriptor of a run, int64: four passes (table, stages, number of stages), then numbers and addresses. The passes
+# are those of the orders 0, 1 and 2, and the one of K-FAC that makes the direction of the gradient; 0: none.
+PASSES = 12
+NATURAL = 3  # the pass of K-FAC
 (
     TILES,
     LANES,
@@ -71,8 +73,9 @@ PASSES = 9
     MEAN_POINT,  # the mean of entropy-SGD's inner steps
     SPARE,  # the tile in the epoch's list where the samples of an inner step are put
     ROWS,  # of the data
-) = range(PASSES, PASSES + 31)
-WORDS = PASSES + 31
+    NATURAL_RATE,  # where the pass of K-FAC reads the learning rate
+) = range(PASSES, PASSES + 32)
+WORDS = PASSES + 32
 ROW = 6  # words of a row of NORMALISATIONS
 
 # The vectors that Python and a compiled step exchange, float64; the rules name their places.
@@ -271,6 +274,23 @@ def _stepped_inside(d, settings, scope, key):
 def _subtract(g, w, mean):
     for i in range(g.size):
         g[i] = w[i] - mean[i]
+
+
+@loop
+def _add_scaled(y, x, factor):
+    for i in range(y.size):
+        y[i] += factor * x[i]
+
+
+def _increased(y, x, factor):
+    """y += factor·x."""
+    n = y.size
+    if n < LONG:
+        _add_scaled(y, x, factor)
+    else:
+        for part in prange(PARTS):
+            low, high = n * part // PARTS, n * (part + 1) // PARTS
+            _add_scaled(y[low:high], x[low:high], factor)
 
 
 @helper
@@ -513,6 +533,14 @@ def _mean_of_inner_steps(d, settings, done, first):
     scaled(w, centre, real(1))
 
 
+def _natural_direction(d, rate, factor):
+    """The direction of K-FAC in place of the gradient, to which what the penalty adds comes first."""
+    if factor != 0.0:
+        increased(reals(d[GRAD], d[SIZE]), reals(d[R2], d[SIZE]), real(factor))
+    doubles(d[NATURAL_RATE], 1)[0] = rate
+    run_pass(d, NATURAL, 0)
+
+
 @intrinsic
 def _call_clock(typingctx, function, place):
     """clock_gettime(CLOCK_MONOTONIC, place), by its address."""
@@ -585,7 +613,10 @@ def _steps(descriptor, settings_at, steps_at, reports, first_step, count, number
             gradient_nearby(d, settings, first, total)
         if settings[INNER_STEPS] > 0:
             mean_of_inner_steps(d, settings, done, first)
-        if settings[RADIUS] > 0 or settings[INNER_STEPS] > 0:
+        if d[3 * NATURAL] != 0:
+            natural_direction(d, given[RATE], factor)
+            factor = 0.0
+        if settings[RADIUS] > 0 or settings[INNER_STEPS] > 0 or d[3 * NATURAL] != 0:
             lap(d, report, GRADIENT_TIME, now)
             if peek(d[ASKED] + 8 * CANCELLED) != 0:
                 return step - first_step
@@ -605,6 +636,8 @@ take_averages: Any = None
 gradient_nearby: Any = None
 adaptive_square: Any = None
 climbed: Any = None
+increased: Any = None
+natural_direction: Any = None
 drawn: Any = None
 stepped_inside: Any = None
 mean_of_inner_steps: Any = None
@@ -662,6 +695,7 @@ def _made(parallel: bool, dtype: Any) -> Any:
         take_averages=njit(_take_averages),
         gradient_nearby=nearby,
         mean_of_inner_steps=inside,
+        natural_direction=njit(_natural_direction, run_pass=one_pass, increased=njit(_increased, threads=True)),
         update=njit(_update, threads=True),
     )
     steps._cache = KernelCache(entry_name(dtype, parallel))
