@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import numpy as np
 
 from rop.devices.emission import BaseLayout
-from rop.devices.workspace import Position, Workspace
+from rop.devices.workspace import Gram, Position, Workspace
+from rop.layers import Conv2d
 from rop.layers.base import Layer, Shape
 from rop.lowering.bilinear import Products
+from rop.lowering.geometry import Geometry
 from rop.lowering.values import Buffer, Value
 
 
@@ -28,6 +31,7 @@ class Activations(NamedTuple):
     gradients: np.ndarray  # (m, *output shape): ∂f/∂y of its output y = W x + b, before any activation
 
 
+PIECE = 1 << 22  # numbers of unfolded input that are in memory at a time
 TOGETHER = 1 << 22  # numbers of tiles that are read together, unless a single tile has more
 
 
@@ -88,3 +92,80 @@ def read_outputs(space: Workspace, position: Position) -> np.ndarray:
     shape = plan.shapes[plan.graph.output]
     parts = [tiles.read(plan.output.buffer, plan.output, shape) for tiles in _tiles(space, position)]
     return np.concatenate(parts).reshape(-1, *shape) if math.prod(shape) else np.empty((space.batch, *shape))
+
+
+# ---------------------------------------------------------------------------------------------------- sums over samples
+def read_grams(space: Workspace, position: Position, root: np.ndarray) -> list[Gram]:
+    """Σ ā āᵀ and Σ δ δᵀ of every use, see Gram; ``root`` has the factor of each sample's gradients, (batch,)."""
+    found = space.grams(position, root)
+    return grams_of(space, position, root) if found is None else found
+
+
+def grams_of(space: Workspace, position: Position, root: np.ndarray) -> list[Gram]:
+    """The same by NumPy. Products of a piece are summed in the precision of the net, and pieces in float64."""
+    sums: list[Gram] = []
+    uses = [operation for operation in space.plan.operations if isinstance(operation, Products)]
+    for i, use in enumerate(read_activations(space, position)):
+        if i < len(uses):
+            sums.append(_empty_gram(use, uses[i].pixels))
+        gram = sums[i % len(uses)]
+        for x, delta in pairs(use, root[use.samples].astype(space.dtype)):
+            for group in range(len(x)):
+                inputs, outputs, count = gram.inputs[group], gram.outputs[group], x.shape[1]
+                inputs[:count, :count] += x[group] @ x[group].T
+                inputs[count:, :count] += x[group].sum(axis=1)
+                inputs[:count, count:] = inputs[count:, :count].T
+                inputs[count:, count:] += x.shape[2]
+                outputs += delta[group] @ delta[group].T
+    return sums
+
+
+def _empty_gram(use: Activations, places: int) -> Gram:
+    """Sums of zero, with a row and a column for the bias if there is one."""
+    shapes, groups = use.layer.parameter_shapes(), getattr(use.layer, "groups", 1)
+    rows, (outputs, *fan) = int("bias" in shapes), shapes["weight"]
+    sizes = math.prod(fan) + rows, outputs // groups
+    return Gram(use.layer, places, *([np.zeros((size, size)) for _ in range(groups)] for size in sizes))
+
+
+@lru_cache(maxsize=64)
+def _reads(geometry: Geometry) -> np.ndarray:
+    """The pixels that each place reads, (taps, places); one behind the last pixel of the image stands for padding."""
+    pixel_in, pixel_out, tap = geometry.triples()
+    reads = np.full((geometry.taps, math.prod(geometry.output)), math.prod(geometry.image))
+    reads[tap, pixel_out] = pixel_in
+    return reads
+
+
+def _unfolded(use: Activations) -> Iterator[np.ndarray]:
+    """The inputs that meet the weights of a use, (groups, inputs, N), in pieces of N places of samples, the samples of
+    a place next to each other. N counts whole places."""
+    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
+    if use.inputs.ndim == 2:
+        yield use.inputs.T[None]
+        return
+    x, layer = use.inputs, cast(Conv2d, use.layer)
+    sides = x.shape[2:], use.gradients.shape[2:]
+    reads = _reads(Geometry(*sides, layer.kernel_size, layer.stride, layer.padding, layer.dilation))
+    image = np.zeros((x.shape[1], math.prod(x.shape[2:]) + 1, count), x.dtype)  # (channel, pixel, sample)
+    image[:, :-1] = x.reshape(count, x.shape[1], -1).transpose(1, 2, 0)
+    step = max(1, PIECE // (len(image) * len(reads) * count))
+    for first in range(0, reads.shape[1], step):
+        piece = np.take(image, reads[:, first : first + step], axis=1)  # (channel, tap, place, sample)
+        yield piece.reshape(groups, len(image) // groups * len(reads), -1)
+
+
+def pairs(use: Activations, factor: np.ndarray | float = 1.0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """What a use of a layer multiplies, y = W x + b, in pieces of N places of samples, in the precision of the net.
+
+    Yields x (groups, inputs, N) and the gradients of the outputs δ (groups, outputs, N), those of each sample times its
+    ``factor``. Σ δ xᵀ, and Σ δ for the bias, are the contribution of the use to ∇f.
+    """
+    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
+    delta = use.gradients.reshape(count, groups, use.gradients.shape[1] // groups, -1).transpose(1, 2, 3, 0)
+    scaled = np.ascontiguousarray(delta * factor)  # (groups, outputs, place, sample)
+    first = 0
+    for x in _unfolded(use):
+        places = x.shape[2] // count
+        yield x, scaled[:, :, first : first + places].reshape(*delta.shape[:2], -1)
+        first += places

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +20,7 @@ from rop.arguments import check_bool, check_choice, check_dtype, check_int
 from rop.devices import LAYOUTS, check_device, on_device
 from rop.devices.batch import Data, lane_samples
 from rop.devices.lock import engine_lock
-from rop.devices.workspace import Block, Position, Vector, Workspace
+from rop.devices.workspace import Block, Gram, Position, Vector, Workspace
 from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_problem, check_statistics, objective_state
@@ -412,6 +412,22 @@ class Point:
 
         with engine_lock():
             yield from read_activations(self._workspace, self._position)
+
+    def grams(self, root: np.ndarray) -> Sequence[Gram]:
+        """Σ ā āᵀ over samples and places for the inputs ā of every use of a Linear or Conv2d layer, which has a 1 more
+        if it has a bias, and the same for ∂f/∂y, that of each sample times its number in ``root`` (batch,): what K-FAC
+        is made of. The objective's next question may overwrite them.
+
+        >>> import numpy as np, rop
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), rop.MSE(), np.ones((2, 1)), np.zeros((2, 1)))
+        >>> (gram,) = f.at(np.array([3, 4], "f4")).grams(np.ones(2))
+        >>> gram.inputs[0].tolist(), gram.outputs[0].tolist()
+        ([[2.0, 2.0], [2.0, 2.0]], [[98.0]])
+        """
+        from rop.activations import read_grams
+
+        with engine_lock():
+            return read_grams(self._workspace, self._position, root)
 
     def hessian(self) -> LinearOperator:
         """H(w) as a scipy.sparse.linalg.LinearOperator, symmetric, (n, n), in the objective's precision.

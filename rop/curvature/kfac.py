@@ -30,29 +30,24 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
-from typing import cast
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from rop.activations import Activations
 from rop.arguments import as_array, check_choice, check_float, check_int
 from rop.curvature.common import Seed, generator
 from rop.devices.lock import engine_lock
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.graph import Graph
-from rop.layers import Conv2d, Loss
+from rop.layers import Loss
 from rop.layers.base import Layer
 from rop.layers.kinds import record_of
-from rop.lowering.geometry import Geometry
 from rop.objective import Point
 
 __all__ = ["Block", "Kfac", "Shifted", "kfac"]
-
-PIECE = 1 << 22  # elements of unfolded input that are in memory at a time
 
 
 # ------------------------------------------------------------------------------------------ what K-FAC reads of a point
@@ -68,11 +63,6 @@ def _with_targets(p: Point, y: np.ndarray) -> Point:
     )
     plain = None if even else record_of(loss, "kfac").kind(reduction=loss.reduction)
     return f.with_targets(y, plain).at(p.w)
-
-
-def _locations(use: Activations) -> int:
-    """In how many places of a sample the layer is applied: the pixels of its output."""
-    return math.prod(use.gradients.shape[2:])
 
 
 def layers_with_factors(net: Graph) -> list[Layer]:
@@ -94,50 +84,6 @@ def positions(net: Graph, layer: Layer) -> np.ndarray:
         return index
     bias = net.offset(layer, "bias") + np.arange(groups * outputs).reshape(groups, outputs, 1)
     return np.concatenate([index, bias], axis=2)
-
-
-@lru_cache(maxsize=64)
-def _reads(geometry: Geometry) -> np.ndarray:
-    """The pixels that each place reads, (taps, places); one behind the last pixel of the image stands for padding."""
-    pixel_in, pixel_out, tap = geometry.triples()
-    reads = np.full((geometry.taps, math.prod(geometry.output)), math.prod(geometry.image))
-    reads[tap, pixel_out] = pixel_in
-    return reads
-
-
-def _unfolded(use: Activations) -> Iterator[np.ndarray]:
-    """The inputs that meet the weights of a use, (groups, inputs, N), in pieces of N places of samples, the samples of
-    a place next to each other. N counts whole places."""
-    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
-    if use.inputs.ndim == 2:
-        yield use.inputs.T[None]
-        return
-    x, layer = use.inputs, cast(Conv2d, use.layer)
-    sides = x.shape[2:], use.gradients.shape[2:]
-    reads = _reads(Geometry(*sides, layer.kernel_size, layer.stride, layer.padding, layer.dilation))
-    image = np.zeros((x.shape[1], math.prod(x.shape[2:]) + 1, count), x.dtype)  # (channel, pixel, sample)
-    image[:, :-1] = x.reshape(count, x.shape[1], -1).transpose(1, 2, 0)
-    step = max(1, PIECE // (len(image) * len(reads) * count))
-    for first in range(0, reads.shape[1], step):
-        piece = np.take(image, reads[:, first : first + step], axis=1)  # (channel, tap, place, sample)
-        yield piece.reshape(groups, len(image) // groups * len(reads), -1)
-
-
-def _pairs(use: Activations, factor: np.ndarray | float = 1.0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What a use of a layer multiplies, y = W x + b, in pieces of N places of samples, in the precision of the net.
-
-    Yields x (groups, inputs, N) and the gradients of the outputs δ (groups, outputs, N), those of each sample times its
-    ``factor``. Σ δ xᵀ, and Σ δ for the bias, are the contribution of the use to ∇f.
-    """
-    count, groups = len(use.samples), getattr(use.layer, "groups", 1)
-    delta = use.gradients.reshape(count, groups, use.gradients.shape[1] // groups, -1).transpose(1, 2, 3, 0)
-    scaled = np.empty(delta.shape, delta.dtype)  # (groups, outputs, place, sample), contiguous
-    np.multiply(delta, factor, out=scaled, casting="same_kind")
-    first = 0
-    for x in _unfolded(use):
-        places = x.shape[2] // count
-        yield x, scaled[:, :, first : first + places].reshape(*delta.shape[:2], -1)
-        first += places
 
 
 # ----------------------------------------------------------------------------------------------- K and functions of it
@@ -307,8 +253,7 @@ def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 class Sums:
-    """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, locations and uses. Products of a piece are summed in the
-    precision of the net, which is what BLAS is fast in, and pieces in float64.
+    """Σ ā āᵀ and Σ weight·δ δᵀ of every layer, over samples, places and uses.
 
     Args:
         net: the net whose layers these are.
@@ -319,26 +264,24 @@ class Sums:
         self.net, self._batch = net, batch
         self._inputs: dict[Layer, np.ndarray] = {}  # (groups, inputs + bias, inputs + bias)
         self._outputs: dict[Layer, np.ndarray] = {}  # (groups, outputs, outputs)
-        self._places: dict[Layer, int] = {}  # places of all samples and uses
+        self._places: dict[Layer, int] = {}  # of a sample, over all uses
 
     def add(self, p: Point, weight: np.ndarray) -> None:
         """Adds a point's gradients, weighted by sample; its inputs too if it is the first point."""
-        first, root = not self._inputs, np.sqrt(weight).astype(p.objective.dtype)
-        for use in p.activations():
-            layer = use.layer
-            for x, delta in _pairs(use, root[use.samples]):
-                if first:
-                    _accumulate(self._inputs, layer, _gram_with_ones(x) if _has_bias(layer) else _gram(x))
-                _accumulate(self._outputs, layer, _gram(delta))
+        first = not self._inputs
+        for gram in p.grams(np.sqrt(weight)):
+            layer = gram.layer
             if first:
-                self._places[layer] = self._places.get(layer, 0) + len(use.samples) * _locations(use)
+                _accumulate(self._inputs, layer, gram.inputs)
+                self._places[layer] = self._places.get(layer, 0) + gram.places
+            _accumulate(self._outputs, layer, gram.outputs)
 
     def means(self) -> Iterator[tuple[Layer, np.ndarray, np.ndarray]]:
         """Each layer with the means A (groups, inputs + bias, inputs + bias) and G (groups, outputs, outputs), in the
         order of their parameters."""
         for layer in self.net.layers:
             if layer in self._inputs:
-                outputs = self._outputs[layer] / (self._places[layer] // self._batch)
+                outputs = self._outputs[layer] / self._places[layer]
                 yield layer, self._inputs[layer] / self._batch, outputs
 
     def blocks(self) -> tuple[Block, ...]:
@@ -350,24 +293,5 @@ class Sums:
         )
 
 
-def _has_bias(layer: Layer) -> bool:
-    return "bias" in layer.parameter_shapes()
-
-
-def _gram(x: np.ndarray) -> np.ndarray:
-    """x xᵀ of each group."""
-    return x @ x.swapaxes(1, 2)
-
-
-def _gram_with_ones(x: np.ndarray) -> np.ndarray:
-    """ā āᵀ of each group, ā = (x, 1): x xᵀ with a row and a column of Σ x around it."""
-    groups, inputs, count = x.shape
-    result = np.empty((groups, inputs + 1, inputs + 1))
-    result[:, :-1, :-1] = _gram(x)
-    result[:, -1, :-1] = result[:, :-1, -1] = x.sum(axis=2)
-    result[:, -1, -1] = count
-    return result
-
-
-def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:
-    sums[layer] = sums[layer] + term if layer in sums else term.astype(np.float64, copy=False)
+def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: Sequence[np.ndarray]) -> None:
+    sums[layer] = sums[layer] + term if layer in sums else np.array(term)

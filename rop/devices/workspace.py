@@ -14,13 +14,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from rop.devices.batch import Data
 from rop.devices.emission import BaseLayout
 from rop.errors import ArgumentError, RopError
+from rop.layers.base import Layer
 from rop.lowering import Plan
 from rop.lowering.batchnorm import BatchNormOperation
 
@@ -70,6 +71,16 @@ class UserVectors(Protocol):
 
     def multiply(self, vector: Vector, factor: float) -> None:
         """Multiplies a result by a number."""
+
+
+class Gram(NamedTuple):
+    """Σ ā āᵀ and Σ δ δᵀ over all samples and places of one use of a Linear or Conv2d layer, for each group of channels
+    one; ā are its inputs, and a 1 if it has a bias, δ the gradients of its outputs times a factor of the sample."""
+
+    layer: Layer
+    places: int  # of a sample
+    inputs: Sequence[np.ndarray]  # (inputs + bias, inputs + bias) each, inputs in the order of W's columns
+    outputs: Sequence[np.ndarray]  # (outputs, outputs) each
 
 
 class Normalisation(Protocol):
@@ -179,6 +190,11 @@ class Workspace(ABC):
         self._place(position)
         self._make_resident(position, None)
         yield from self.order_zero()
+
+    def grams(self, position: Position, root: np.ndarray) -> list[Gram] | None:
+        """The sums of every use of a layer at a position, which the next question overwrites; ``root`` has the factor
+        of each sample's gradients (batch,). None on a device that has no kernel for them."""
+        return None
 
     def check_resident(self, position: Position) -> None:
         """Refuses to go on reading planes that another question has overwritten."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 import torch
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 
 import rop
 from rop import eigen
-from rop.curvature.kfac import Kfac, _pairs, kfac, positions
+from rop.activations import grams_of, pairs
+from rop.curvature.kfac import Kfac, kfac, positions
 from tests.helpers.zoo import normal, point
 from tests.helpers.zoo import settings as zoo
 
@@ -109,7 +111,7 @@ def gradient_from_pairs(p: Any) -> np.ndarray:
     for use in p.activations():
         places = positions(p.objective.net, use.layer)
         result[places] = np.where(np.isnan(result[places]), 0, result[places])
-        for x, g in _pairs(use):
+        for x, g in pairs(use):
             ones = np.ones((len(x), places.shape[2] - x.shape[1], x.shape[2]))
             result[places] += g @ np.concatenate([x, ones], axis=1).transpose(0, 2, 1)
     return result
@@ -155,12 +157,42 @@ def test_activations_that_are_not_kept_are_computed_again(name: str) -> None:
     np.testing.assert_array_equal(p.hvp(v), kept.hvp(v))
 
 
+@every_network
+@pytest.mark.parametrize("layout", ["samples", "pixels"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32], ids=lambda dtype: dtype.__name__)
+def test_sums_by_the_kernel_are_those_by_numpy(name: str, layout: str, dtype: Any) -> None:
+    p = at(name, dtype=dtype, layout=layout)
+    root = np.random.default_rng(3).uniform(size=BATCH)
+    numpy = grams_of(p._workspace, p._position, root)
+    for one, other in zip(p.grams(root), numpy, strict=True):
+        assert (one.layer, one.places) == (other.layer, other.places)
+        for ours, theirs in (one.inputs, other.inputs), (one.outputs, other.outputs):
+            for A, B in zip(ours, theirs, strict=True):
+                tol = 1e-13 if dtype == np.float64 else 1e-5
+                np.testing.assert_allclose(A, B, rtol=0, atol=tol * np.abs(B).max())
+                assert np.abs(A).max() > 0
+
+
+def test_sums_do_not_depend_on_threads() -> None:
+    p, found = at("padding", batch=5003), []
+    for threads in (1, 2):
+        before = numba.get_num_threads()
+        numba.set_num_threads(min(threads, before))
+        try:
+            found.append([np.copy(A) for gram in p.grams(np.ones(5003)) for A in (*gram.inputs, *gram.outputs)])
+        finally:
+            numba.set_num_threads(before)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 def test_large_images_are_unfolded_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = kfac(at("padding")).blocks
-    monkeypatch.setattr("rop.curvature.kfac.PIECE", 1)
-    for one, other in zip(expected, kfac(at("padding")).blocks, strict=True):
-        np.testing.assert_allclose(one.A, other.A, rtol=1e-12)
-        np.testing.assert_allclose(one.G, other.G, rtol=1e-12, atol=1e-18)
+    p, root = at("padding"), np.ones(BATCH)
+    expected = grams_of(p._workspace, p._position, root)
+    monkeypatch.setattr("rop.activations.PIECE", 1)
+    for one, other in zip(expected, grams_of(p._workspace, p._position, root), strict=True):
+        np.testing.assert_allclose(one.inputs, other.inputs, rtol=1e-12)
+        np.testing.assert_allclose(one.outputs, other.outputs, rtol=1e-12, atol=1e-18)
 
 
 # ---------------------------------------------------------------------------------------------------------------
@@ -200,7 +232,7 @@ def test_uses_of_a_tied_layer_count_like_locations() -> None:
     uses = [use for use in p.activations() if p.objective.net.name_of(use.layer) == "0"]
     inputs, outputs = 0.0, 0.0
     for use in uses:
-        for x, g in _pairs(use):
+        for x, g in pairs(use):
             a = np.concatenate([x[0], np.ones((1, x.shape[2]))])
             inputs, outputs = inputs + a @ a.T, outputs + g[0] @ g[0].T
     np.testing.assert_allclose(tied.A, inputs / BATCH, rtol=1e-12)

@@ -20,10 +20,11 @@ from rop.devices.cpu.choice import LANES, choose_images, choose_lanes, choose_la
 from rop.devices.cpu.code import Bound
 from rop.devices.cpu.emit import Lowered, result_region
 from rop.devices.cpu.execution import Execution
+from rop.devices.cpu.factors import FactorSums
 from rop.devices.cpu.regions import Regions, Tiling
 from rop.devices.cpu.threads import Pace
 from rop.devices.cpu.vectors import CACHE_LINE, Vectors, aligned
-from rop.devices.workspace import FACTORIAL, Orders, Position, Workspace, pass_of
+from rop.devices.workspace import FACTORIAL, Gram, Orders, Position, Workspace, pass_of
 from rop.graph import Graph
 from rop.kernels import warm
 from rop.kernels.cpu import batchnorm, interpreter, transfer
@@ -68,9 +69,9 @@ class CpuWorkspace(Workspace):
     def __init__(self, plan: Plan, batch: int, memory_limit: int | None, one_chunk: bool = False):
         self.plan, self.batch = plan, batch
         self.dtype = plan.dtype
-        self._images = choose_images(plan, batch, at_once=one_chunk)
-        self.lanes = -(-self._images // LANES[0]) * LANES[0] if plan.pixel_lanes else choose_lanes(plan, batch)
-        self.lowered = Lowered(plan, self.lanes, self._images)
+        self.images = choose_images(plan, batch, at_once=one_chunk)
+        self.lanes = -(-self.images // LANES[0]) * LANES[0] if plan.pixel_lanes else choose_lanes(plan, batch)
+        self.lowered = Lowered(plan, self.lanes, self.images)
         self.layout = self.lowered.layout
         self.tiles = -(-batch // self.lanes)
         self.stride = -(-max(self.layout.plane_sizes.values()) // CACHE_LINE) * CACHE_LINE + CACHE_LINE
@@ -86,6 +87,7 @@ class CpuWorkspace(Workspace):
         self.memory = Regions(self.layout, Tiling(self.tiles, self.chunk, self.kept, self.stride))
         self.execution = Execution(self.memory, self.dtype, self.forget)
         self._nothing = np.empty(0, self.dtype)
+        self._factor_sums: FactorSums | None = None
         self._energies = [self.memory[f"energy{k}"][: self.tiles] for k in ORDERS]
 
     @classmethod
@@ -112,7 +114,7 @@ class CpuWorkspace(Workspace):
         if warm.complete(self.dtype):
             return
         # not self.lowered, which would keep the tables of this pass, too
-        lowered = Lowered(self.plan, self.lanes, self._images)
+        lowered = Lowered(self.plan, self.lanes, self.images)
         code = lowered.emit_pass(ALL_ORDERS, (0, 1, 2)) if self.plan.gradients else lowered.emit_outputs()
         names = code.functions(self.dtype).union(
             [interpreter.entry_name(parallel) for parallel in (True, False)],
@@ -181,6 +183,18 @@ class CpuWorkspace(Workspace):
             tiles = min(self.chunk, self.tiles - first)
             self.execution.run(ready.bound, first, tiles)
             yield first, plane[:tiles]
+
+    def grams(self, position: Position, root: np.ndarray) -> list[Gram]:
+        """The sums of K-FAC at a position, chunk by chunk, so that they do not depend on what is kept."""
+        if self._factor_sums is None:
+            self._factor_sums = FactorSums(self)
+        sums = self._factor_sums
+        sums.set_factors(position.data.samples, root)
+        memory = sums.begin()
+        for first, plane in self.planes(position):
+            for start in range(first, first + len(plane), self.chunk):
+                sums.add(start, min(self.chunk, self.tiles - start))
+        return sums.found(memory)
 
     def put_state(self, state: Mapping[str, np.ndarray]) -> None:
         """Running statistics for evaluation mode."""
