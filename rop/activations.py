@@ -125,7 +125,7 @@ def _empty_gram(use: Activations, places: int) -> Gram:
     shapes, groups = use.layer.parameter_shapes(), getattr(use.layer, "groups", 1)
     rows, (outputs, *fan) = int("bias" in shapes), shapes["weight"]
     sizes = math.prod(fan) + rows, outputs // groups
-    return Gram(use.layer, places, *([np.zeros((size, size)) for _ in range(groups)] for size in sizes))
+    return Gram(use.layer, places, *(np.zeros((groups, size, size)) for size in sizes))
 
 
 @lru_cache(maxsize=64)

@@ -25,7 +25,7 @@ from rop.errors import ArgumentError, ArgumentTypeError
 from rop.graph import Graph
 from rop.inputs import as_floats, check_data, check_problem, check_statistics, objective_state
 from rop.layers.base import Shape
-from rop.layers.loss import Loss
+from rop.layers.loss import Loss, Targets
 from rop.tensors import giver, is_torchs
 
 if TYPE_CHECKING:
@@ -178,14 +178,21 @@ class Objective:
         other._bind(x, y)
         return other
 
+    def with_checked(self, x: np.ndarray, targets: Targets) -> Objective:
+        """The same for a batch as it is in the objective: contiguous and finite, in its precision, with the targets of
+        its loss. For callers that bind many batches of data that they have checked as a whole."""
+        other, workspace = object.__new__(Objective), self._workspace_for(len(x), self._shape)
+        other.__dict__.update(self.__dict__)
+        other._workspace = workspace
+        samples = self._data.samples if workspace is self._workspace else lane_samples(len(x), workspace.lanes)
+        other._data = Data(x.reshape(len(x), -1), targets, targets.scale(self.loss.reduction), samples)
+        return other
+
     def with_targets(self, y: ArrayLike, loss: Loss | TorchLoss | None = None) -> Objective:
         """The same net, inputs and settings with other targets, and with another loss if one is given."""
-        if loss is None:  # the inputs have been checked, and stay where they are
-            data, other = self._data, object.__new__(Objective)
-            targets = self.loss.targets(y, self.batch, self._workspace.plan.shapes[self.net.output], self.dtype)
-            other.__dict__.update(self.__dict__)
-            other._data = Data(data.x, targets, targets.scale(self.loss.reduction), data.samples)
-            return other
+        if loss is None:
+            shape = self._workspace.plan.shapes[self.net.output]
+            return self.with_checked(self._data.x, self.loss.targets(y, self.batch, shape, self.dtype))
         x = self._data.x.reshape(-1, *self._shape)
         settings: dict[str, Any] = {"training": self.training, "state": self._state, "check_finite": self.check_finite}
         settings |= {"dtype": self.dtype, "device": self.device, "memory_limit": self.memory_limit}

@@ -30,9 +30,9 @@ True
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -243,13 +243,19 @@ def sums_at(p: Point, fisher: str, rng: np.random.Generator, draws: int = 1) -> 
 
 def _draw(loss: Loss, z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Targets from the distribution whose negative log-likelihood the loss is."""
+    return _likelihood(loss)(z, rng)
+
+
+@lru_cache(maxsize=16)
+def _likelihood(loss: Loss) -> Callable[..., np.ndarray]:
+    """(outputs, rng) ↦ targets; remembered, because to look at a loss takes as long as to draw for a small batch."""
     likelihood = record_of(loss, "kfac").likelihood
     if likelihood is None:
         raise ArgumentError(
             f"kfac: expected a loss that is a negative log-likelihood for fisher='model', got "
             f"{type(loss).__name__}; use fisher='empirical'"
         )
-    return likelihood(z, rng)
+    return likelihood
 
 
 class Sums:
@@ -293,5 +299,5 @@ class Sums:
         )
 
 
-def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: Sequence[np.ndarray]) -> None:
-    sums[layer] = sums[layer] + term if layer in sums else np.array(term)
+def _accumulate(sums: dict[Layer, np.ndarray], layer: Layer, term: np.ndarray) -> None:
+    sums[layer] = sums[layer] + term if layer in sums else term.copy()

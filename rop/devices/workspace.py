@@ -74,13 +74,13 @@ class UserVectors(Protocol):
 
 
 class Gram(NamedTuple):
-    """Σ ā āᵀ and Σ δ δᵀ over all samples and places of one use of a Linear or Conv2d layer, for each group of channels
-    one; ā are its inputs, and a 1 if it has a bias, δ the gradients of its outputs times a factor of the sample."""
+    """Σ ā āᵀ and Σ δ δᵀ over all samples and places of one use of a Linear or Conv2d layer: ā are its inputs, and a 1
+    if it has a bias, δ the gradients of its outputs times a factor of the sample."""
 
     layer: Layer
     places: int  # of a sample
-    inputs: Sequence[np.ndarray]  # (inputs + bias, inputs + bias) each, inputs in the order of W's columns
-    outputs: Sequence[np.ndarray]  # (outputs, outputs) each
+    inputs: np.ndarray  # (groups, inputs + bias, inputs + bias), inputs in the order of W's columns
+    outputs: np.ndarray  # (groups, outputs, outputs)
 
 
 class Normalisation(Protocol):

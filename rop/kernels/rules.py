@@ -198,8 +198,8 @@ def langevin(inner, w, p, noise, rate, scope):
 
 
 def natural_scale(clip, rate, product):
-    """ν of K-FAC: the factor of a direction u with uᵀ∇f = ``product`` with which rate² uᵀ∇f is at most ``clip``. 0 stands
-    for no clip.
+    """ν of K-FAC: the factor of a direction u with uᵀ∇f = ``product`` with which rate² uᵀ∇f is at most ``clip``. 0
+    stands for no clip.
 
     >>> natural_scale(0.01, 0.5, 0.16), natural_scale(0.01, 0.5, 0.01), natural_scale(0.0, 0.5, 9.0)
     (0.5, 1.0, 1.0)

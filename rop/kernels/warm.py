@@ -35,6 +35,8 @@ SECONDS = {
     "linear_weight_gradient": 2.5,
     "conv_weight_gradient": 2.3,
     "loss.cross_entropy": 1.9,
+    "preconditioner.product": 2.7,
+    "factors.gram": 2.0,
     "gradient_points": 3.4,
     "winograd_products": 3.0,
     "pack_points": 0.8,

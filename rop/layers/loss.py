@@ -146,6 +146,11 @@ class Targets:
     weight: np.ndarray  # (batch, P), ω
     shares: np.ndarray  # (batch,) float64, what each sample adds to the total
 
+    def of(self, rows: np.ndarray) -> Targets:
+        """The targets of some samples."""
+        labels, dense = (None if array is None else array[rows] for array in (self.labels, self.dense))
+        return Targets(labels, dense, self.weight[rows], self.shares[rows])
+
     @property
     def total(self) -> float:
         """1/κ for any other reduction than "sum"."""
@@ -209,9 +214,10 @@ class Loss(Immutable):
 
 def class_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Classes (batch, ...) with the probabilities softmax(z)."""
-    upto = np.cumsum(np.exp(z - z.max(axis=1, keepdims=True)), axis=1)
-    level = rng.random((len(z), 1, *z.shape[2:])) * upto[:, -1:]
-    return (upto[:, :-1] <= level).sum(axis=1)
+    by_class = np.ascontiguousarray(np.moveaxis(z, 1, 0))
+    upto = np.add.accumulate(np.exp(by_class - by_class.max(axis=0)))
+    level = rng.random(upto.shape[1:]) * upto[-1]
+    return (upto[:-1] <= level).sum(axis=0)
 
 
 def binary_targets(z: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -173,16 +173,17 @@ class CompiledSteps(Steps):
         natural = self._natural
         if natural is None or not natural.is_due(before + step):
             return None
-        rows = self._batches[step]
-        point = self._objective_of(rows[rows >= 0]).at(self._space.array("w")[: self.size])
+        w, rows = self._space.array("w")[: self.size], self._batches[step]
+        if not np.isfinite(w).all():
+            return None
+        rows = rows[rows >= 0]
+        point = self._first_batch.with_checked(self._x[rows], self._targets.of(rows)).at(w)
         if not np.isfinite(point.loss):  # the step will not be made
             return None
         natural.prepare(point, before + step, self.seed)
         return natural
 
-    def _run_part(
-        self, first: int, count: int, before: int, stop: Callable[[], bool] | None
-    ) -> tuple[int, bool]:
+    def _run_part(self, first: int, count: int, before: int, stop: Callable[[], bool] | None) -> tuple[int, bool]:
         """Makes steps in compiled code; returns how many were made, and False if one was cancelled."""
         long = self._work >= CANCELLABLE_WORK  # else a request to stop need not wait long
         if not long and self._work_of_step(int(self._settings[Setting.ITERATIONS])) >= CANCELLABLE_WORK:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from rop.devices.cpu.preconditioner import Place, Preconditioner
@@ -47,8 +45,9 @@ class NaturalDirection:
     def prepare(self, point: Point, done: int, seed: int) -> None:
         """Takes in factors and decomposes them, whichever it is time for; ``undo`` takes it back."""
         self._before = {name: array.copy() for name, array in self._memory.items()}
-        if self._method.prepare(point, done + 1, seed, self._memory):
-            self.load()
+        with np.errstate(over="ignore", invalid="ignore"):  # the trainer checks that the parameters are finite
+            if self._method.prepare(point, done + 1, seed, self._memory):
+                self.load()
 
     def undo(self) -> None:
         """Takes back what was prepared last: its step was not made."""

@@ -30,7 +30,7 @@ NETS: dict[str, Callable[[], rop.Graph]] = {
     "batchnorm": lambda: rop.Sequential(rop.Linear(3, 6), rop.BatchNorm1d(6), rop.Tanh(), rop.Linear(6, 3)),
 }
 MLP = NETS["mlp"]()
-WAYS = [CompiledSteps, StepwiseSteps]
+WAYS: list[type[Steps]] = [CompiledSteps, StepwiseSteps]
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
@@ -394,9 +394,10 @@ class Dense:
             self.G[one] = keep * self.G[one] + (1 - keep) * G
 
 
+@pytest.mark.parametrize("by", WAYS)
 @pytest.mark.parametrize("net", KFAC_NETS)
 @pytest.mark.parametrize("name", KFAC)
-def test_kfac_is_the_dense_computation(name: str, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kfac_is_the_dense_computation(name: str, net: str, by: type[Steps], monkeypatch: pytest.MonkeyPatch) -> None:
     """The drawn targets are recorded and given to the reference."""
     from rop.curvature import kfac
 
@@ -408,10 +409,108 @@ def test_kfac_is_the_dense_computation(name: str, net: str, monkeypatch: pytest.
         return found
 
     monkeypatch.setattr(kfac, "_draw", recorded)
-    found = path(KFAC[name], KFAC_NETS[net])
+    found = path(KFAC[name], KFAC_NETS[net], by=by)
     dense = Dense(KFAC[name], KFAC_NETS[net])
     labels = [drawn.get(t, np.zeros(BATCH, int)) for t in range(len(ROWS))]
     closely(found, [dense.step(t, labels) for t in range(len(ROWS))])
+
+
+CONVOLUTIONS = rop.Sequential(
+    rop.Conv2d(2, 6, 3, padding=1), rop.BatchNorm2d(6), rop.ReLU(), rop.MaxPool2d(2),
+    rop.Conv2d(6, 40, 2, groups=2, bias=False), rop.ReLU(), rop.Flatten(), rop.Linear(160, 70), rop.Tanh(),
+    rop.Linear(70, 3),
+)  # fmt: skip
+
+
+def of_images(
+    by: type[Steps], dtype: Any, optimizer: Any, runs: tuple[int, ...] = (12,), **given: Any
+) -> dict[str, np.ndarray]:
+    """What convolutions come to after twelve steps, of which the last of each epoch of four has fewer samples, made
+    some at a time: all arrays by name, and the losses."""
+    rng = np.random.default_rng(0)
+    x, y, net = rng.standard_normal((COUNT, 2, 6, 6)), rng.integers(3, size=COUNT), CONVOLUTIONS
+    options: dict[str, Any] = {"w": net.init(3, np.float64), "seed": SEED, "dtype": dtype, "batch_size": 11, **given}
+    steps, losses = by(net, rop.CrossEntropy(), x.astype(dtype), y, optimizer=optimizer, **options), list[float]()
+    for epoch in range(3):
+        count, at = steps.begin(np.random.default_rng(epoch).permutation(COUNT), epoch + 1, partial_batch=True), 0
+        for many in (*runs, count):
+            losses += steps.run(at, many, rate=optimizer.lr, mu=0.1, before=4 * epoch)[:, Report.LOSS].tolist()
+            at = min(at + many, count)
+    assert len(losses) == 12
+    return {name: array.copy() for name, array in steps.arrays.items()} | {"losses": np.array(losses)}
+
+
+IMAGE_KFAC = rop.KFAC(lr=0.05, damping=0.05, covariance_every=3, inverse_every=5, weight_decay=0.01)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("optimizer", [IMAGE_KFAC, rop.SWA(rop.KFAC(lr=0.05, fisher="empirical", kl_clip=None))])
+def test_compiled_kfac_is_that_in_python(optimizer: Any, dtype: Any) -> None:
+    compiled, in_python = (of_images(by, dtype, optimizer) for by in WAYS)
+    assert compiled.keys() - in_python.keys() == {"u", "v"}  # of the penalty that there is not
+    for name, array in in_python.items():
+        if not name.endswith("_vectors"):  # which have any sign
+            tol = 1e-9 if dtype == np.float64 else 1e-4
+            np.testing.assert_allclose(compiled[name], array, rtol=tol, atol=tol, err_msg=name)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_kfac_has_the_same_bits_however_it_is_run(dtype: Any) -> None:
+    """With any number of threads, and in any number of calls; the layers are large enough for threads to share."""
+    found, threads = [of_images(CompiledSteps, dtype, IMAGE_KFAC, runs=(1, 2))], numba.get_num_threads()
+    for count in (1, 2):
+        numba.set_num_threads(min(count, threads))
+        try:
+            found.append(of_images(CompiledSteps, dtype, IMAGE_KFAC))
+        finally:
+            numba.set_num_threads(threads)
+    for other in found[1:]:
+        for name, array in found[0].items():
+            np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_kfac_with_the_penalty_is_the_same_both_ways() -> None:
+    """The gradient of the penalty comes before the preconditioner."""
+    penalty = rop.SpectralRadius(mu=0.5, tol=1e-12, maxiter=2000, limit=None)
+    optimizer = rop.KFAC(lr=0.05, damping=0.1, kl_clip=None)
+    compiled, in_python, without = (
+        path(optimizer, penalty=given, by=by)
+        for given, by in ((penalty, CompiledSteps), (penalty, StepwiseSteps), (None, CompiledSteps))
+    )
+    np.testing.assert_allclose(compiled, in_python, rtol=0, atol=1e-7)
+    assert np.abs(compiled[-1] - without[-1]).max() > 1e-3
+
+
+def linear_steps(x: np.ndarray) -> CompiledSteps:
+    """Steps of K-FAC from zero that takes in the factors of each batch."""
+    net, (_, y) = rop.Sequential(rop.Linear(3, 3)), data()
+    options: dict[str, Any] = {"batch_size": BATCH, "w": np.zeros(net.size), "regularizer": rop.SpectralRadius()}
+    optimizer = rop.KFAC(covariance_every=1, momentum=0.0, kl_clip=None)
+    steps = CompiledSteps(net, rop.CrossEntropy(), x.astype("f4"), y, optimizer=optimizer, **options)
+    steps.begin(np.arange(COUNT))
+    return steps
+
+
+def test_a_step_that_is_not_made_leaves_kfacs_factors_alone() -> None:
+    """Else they would be taken in twice when it is made again."""
+    x, _ = data()
+    x[12] = 1e25  # the Hessian of the second batch is infinite
+    steps = linear_steps(x)
+    steps.run(0, 1, rate=0.0)
+    before = {name: array.copy() for name, array in steps.arrays.items() if name.startswith("kfac")}
+    assert before["kfac_count"].tolist() == [1]
+    (report,) = steps.run(1, 2, rate=0.0, mu=0.1)
+    assert np.isfinite(report[Report.LOSS]) and not np.isfinite(report[Report.RHO])
+    for name, array in before.items():
+        np.testing.assert_array_equal(array, steps.arrays[name])
+
+
+def test_parameters_of_kfac_that_are_not_finite_end_the_steps() -> None:
+    """Within a call, before factors are taken in there; the trainer then returns to the last good step."""
+    steps = linear_steps(data()[0])
+    reports = steps.run(0, 4, rate=[0.0, 1e39, 0.0, 0.0])
+    assert np.isfinite(reports[:2, Report.LOSS]).all() and np.isnan(reports[2, Report.LOSS]) and len(reports) == 3
+    assert not steps.finite() and steps.arrays["kfac_count"].tolist() == [2]
 
 
 def test_one_step_of_kfac_solves_least_squares() -> None:

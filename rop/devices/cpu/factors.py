@@ -37,7 +37,7 @@ class Rows(NamedTuple):
     factors: int
 
     @property
-    def count(self) -> int:
+    def number(self) -> int:
         """How many rows there are."""
         return len(self.channels) * len(self.reads) + self.ones
 
@@ -50,12 +50,13 @@ class FactorSums:
         self._uses = [operation for operation in space.plan.operations if isinstance(operation, Products)]
         self._rows = [rows for use in self._uses for rows in (*_inputs(use), *_outputs(use))]
         self._tables = Tables()
-        sizes = [rows.count**2 for rows in self._rows]
+        sizes = [rows.number**2 for rows in self._rows]
         self._starts = np.cumsum([0, *sizes])  # of the sums of each job, which come first
         self._bytes = 8 * int(self._starts[-1])
         self._factors = aligned(2 * space.tiles * space.lanes, space.dtype).reshape(2, -1)
         jobs = self._tables.put([self._job(i) for i in range(len(self._rows))])
         self._memory = self._allocated() if self._bytes <= KEPT_BYTES else None
+        self._kept: list[Gram] = []  # views of the memory that is kept
         self._bound = self._made(jobs, float(sum(sizes) * space.batch))
 
     def _allocated(self) -> np.ndarray:
@@ -100,14 +101,14 @@ class FactorSums:
         lanes, units = (1, self._space.images) if pixels else (self._space.lanes, 1)
         pixel_step = size if pixels else row_bytes * rows.value.channels
         reads = np.where(rows.reads < 0, -1, rows.reads * pixel_step)
-        most = min(PACKED_ROW, PACKED_BYTES // rows.count) // (lanes * size)
+        most = min(PACKED_ROW, PACKED_BYTES // rows.number) // (lanes * size)
         capacity = max(1, min(most, self._space.tiles * units * reads.shape[1]))
         packed_row = (-(-capacity * lanes * size // BLOCK) | 1) * BLOCK  # odd: rows do not share cache sets
         words = {
             kernels.SUMS: 8 * int(self._starts[i]),
-            kernels.PACKED: self._reserve(rows.count * packed_row),
-            kernels.PRODUCTS: self._reserve(rows.count**2 * size),
-            kernels.ROWS: rows.count,
+            kernels.PACKED: self._reserve(rows.number * packed_row),
+            kernels.PRODUCTS: self._reserve(rows.number**2 * size),
+            kernels.ROWS: rows.number,
             kernels.ONES: int(rows.ones),
             kernels.LANE_BYTES: packed_row,
             kernels.CAPACITY: capacity,
@@ -121,7 +122,7 @@ class FactorSums:
             kernels.UNIT_STEP: pixels * size,
             kernels.LANES: lanes,
             kernels.FACTORS: rows.factors,
-            kernels.GROUPS: self._group(rows.count),
+            kernels.GROUPS: self._group(rows.number),
         }
         return [words[i] for i in range(kernels.JOB)]
 
@@ -137,9 +138,11 @@ class FactorSums:
 
     def begin(self) -> np.ndarray:
         """Memory with sums of zero."""
-        memory = self._allocated() if self._memory is None else self._memory
+        memory = self._memory
+        if memory is None:
+            memory = self._allocated()
+            self._bound.move({"base": int(memory.ctypes.data)})
         memory[: self._starts[-1]] = 0
-        self._bound.move({"base": int(memory.ctypes.data)})
         return memory
 
     def add(self, first: int, tiles: int) -> None:
@@ -148,16 +151,19 @@ class FactorSums:
 
     def found(self, memory: np.ndarray) -> list[Gram]:
         """The sums of each use, as views of the memory."""
-        squares = [
-            memory[start:end].reshape(rows.count, rows.count)
-            for start, end, rows in zip(self._starts, self._starts[1:], self._rows, strict=False)
-        ]
-        result, job = [], 0
+        if memory is self._memory and self._kept:
+            return self._kept
+        sums, job = [], 0
         for use in self._uses:
-            inputs, outputs = (squares[job + k * use.groups : job + (k + 1) * use.groups] for k in (0, 1))
-            result.append(Gram(use.layer, use.pixels, inputs, outputs))
-            job += 2 * use.groups
-        return result
+            for _ in (INPUTS, OUTPUTS):
+                start, end, size = self._starts[job], self._starts[job + use.groups], self._rows[job].number
+                sums.append(memory[start:end].reshape(use.groups, size, size))
+                job += use.groups
+        pairs = zip(self._uses, sums[::2], sums[1::2], strict=True)
+        found = [Gram(use.layer, use.pixels, inputs, outputs) for use, inputs, outputs in pairs]
+        if memory is self._memory:
+            self._kept = found
+        return found
 
 
 def _inputs(use: Products) -> list[Rows]:

@@ -134,9 +134,7 @@ class Preconditioner:
         """U = T Aᵀ, and Σ U ∘ G."""
         self._product(code, i, place, c="U", a="T", b="At", of_rows=self._slice)
         sums = Ref(SUMS, 8 * self._parts * i)
-        self._on_rows(
-            code, kernels.agreement, place, sums=sums, u=Ref(f"U{i}"), g=Ref(f"G{i}"), columns=place.columns
-        )
+        self._on_rows(code, kernels.agreement, place, sums=sums, u=Ref(f"U{i}"), g=Ref(f"G{i}"), columns=place.columns)
 
     @property
     def _slice(self) -> tuple[Any, int]:
