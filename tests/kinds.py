@@ -30,6 +30,7 @@ NUMERIC = (
     "tests/layers/test_losses.py",
     "tests/layers/test_elementwise.py",
     "tests/objective/test_networks.py",
+    "tests/objective/test_products.py",
     "tests/objective/test_identities.py",
     "tests/devices/cpu/test_thresholds.py",
     "tests/devices/cpu/test_winograd.py",

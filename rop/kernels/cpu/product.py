@@ -48,7 +48,7 @@ def _inner(a, b):
 
 @helper
 def one_term(y, left, right, count, lanes, add):
-    """y (+)= left · right along the innermost axis, of which only y or only the right factor may have one number."""
+    """y (+)= left · right along the innermost axis, for all of which y or the right factor may have one number."""
     _, y_step, _, right_step = lanes
     a = reals(left, count)
     if y_step == 0:

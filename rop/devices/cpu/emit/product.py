@@ -40,7 +40,7 @@ class EmitMultiplication(Emitter):
 
     def forward(self, code: Code, k: int, direction: int) -> None:
         op, layout = self.operation, self.layout
-        a, b = sorted(op.x, key=lambda x: self._repeats(x))
+        a, b = sorted(op.x, key=self._repeats)  # what has one number for the innermost axis is the right factor
         terms = [(layout.rows(a.buffer, i), layout.rows(b.buffer, j)) for i, j in cauchy_pairs(k, a.levels, b.levels)]
         if terms:
             self._products(code, layout.rows(op.y.buffer, k), terms, (op.y, a, b), add=False)
@@ -63,7 +63,7 @@ class EmitMultiplication(Emitter):
         self.on_rows(code, linear_maps.copy_rows, h, y=y, x=ZEROS, pixels=1, y_step=0, x_step=0, count=count)
 
     def _products(self, code: Code, y: Ref, terms: list[tuple[Ref, Ref]], values: Values, add: bool) -> None:
-        """An instruction on all numbers. On pixel lanes slices divide an axis along which the result is no sum."""
+        """The instruction. Slices divide an axis along which the result has numbers of its own: sums are not shared."""
         axes, buffer = self._axes(values), self.operation.y.buffer
         if code.slices:
             divided = next((axis for axis in axes[:-1] if axis[1]), POINT)
@@ -87,7 +87,8 @@ class EmitMultiplication(Emitter):
         return (x.pixels, x.buffer.pixels or 1) != (self.operation.y.pixels, self.operation.y.buffer.pixels or 1)
 
     def _axes(self, values: Values) -> list[Axis]:
-        """Pixel, channel and lane of y; on pixel lanes channel, sample and, if there are several, pixel."""
+        """Pixel, channel and lane of y; on pixel lanes channel, sample and, if there are several, pixel. A vector
+        beside a map has its samples side by side, as a map of one pixel has."""
         y, layout, size = self.operation.y, self.layout, self.layout.itemsize
         rows = [layout.row_size(x.buffer) for x in values]
         channel = (y.channels, *(row if x.channels > 1 else 0 for x, row in zip(values, rows, strict=True)))
