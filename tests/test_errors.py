@@ -201,7 +201,6 @@ BAD_OBJECTIVES: dict[str, tuple[dict[str, Any], type[Exception], tuple[str, ...]
     "dtype": ({"dtype": np.float16}, TypeError, ("dtype", "float16")),
     "integer dtype": ({"dtype": int}, TypeError, ("dtype", "int")),
     "text dtype": ({"dtype": "quick"}, TypeError, ("dtype", "quick")),
-    "no dtype": ({"dtype": None}, TypeError, ("dtype", "None")),
     "device": ({"device": "tpu"}, ValueError, ("device", "tpu", "cpu")),
     "device type": ({"device": 0}, Exception, ("device", "0")),
     "training": ({"training": "yes"}, TypeError, ("training", "yes")),

@@ -53,6 +53,7 @@ class Hessian(LinearOperator):
         size = point.w.size
         super().__init__(dtype=point.w.dtype, shape=(size, size))
         self._point = point
+        self.constants = point.objective.constants  # parts of vectors that it clears
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return self._product(np.asarray(x).reshape(-1))
@@ -90,8 +91,7 @@ class Operator:
         self.dtype = np.dtype(np.float32 if self._linear.dtype == np.float32 else np.float64)
         self.eps = float(np.finfo(self.dtype).eps)
         self.hvps = 0
-        objective = getattr(p, "objective", None)
-        self._constants: tuple[slice, ...] = getattr(objective, "constants", ())
+        self._constants: tuple[slice, ...] = getattr(self._linear, "constants", ())
         self.dimension = self.size - sum(part.stop - part.start for part in self._constants)  # of what H acts on
 
     def variable(self, block: np.ndarray) -> np.ndarray:

@@ -138,8 +138,9 @@ class Workspace(ABC):
             self._make_resident(position, v)
         else:
             self.release("w", "v0")
-        for answer in answers if self.constants else ():
-            self._clear_constants(answer)
+        if self.constants:
+            for answer in answers:
+                self._clear_constants(answer)
         return answers
 
     def product(self, position: Position, v: Vector) -> Vector:

@@ -42,7 +42,8 @@ def to_torch(net: Graph, w: ArrayLike, state: Mapping[str, np.ndarray] | None = 
     Submodules have the names of the layers, so the keys of ``state_dict`` are those of ``net.params(w)`` and of
     ``state``, with batchnorm's num_batches_tracked (0) beside them. A chain of layers named 0, 1, 2, … is an
     nn.Sequential, any other net a torch.fx.GraphModule, whose ``code`` shows its forward. The module has memory of its
-    own; it is in training mode, as all new modules are.
+    own. Parameters that a module held fixed before (``net.fixed``) are so again; all layers are in training mode, as in
+    all new modules.
 
     >>> import numpy as np, rop
     >>> net = rop.Sequential(rop.Linear(2, 1), rop.Tanh())
@@ -69,6 +70,8 @@ def _fill(modules: Mapping[Layer, nn.Module], net: Graph, w: np.ndarray, state: 
         for layer, module in modules.items():
             for key in (*layer.parameter_shapes(), *layer.initial_state()):
                 getattr(module, key).copy_(torch.from_numpy(values[f"{net.name_of(layer)}.{key}"]))
+    for slot in net.slots:
+        getattr(modules[slot.layer], slot.key).requires_grad_(not slot.fixed)
 
 
 def _chain(net: Graph, modules: Mapping[Layer, nn.Module]) -> nn.Sequential | None:

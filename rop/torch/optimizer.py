@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from rop import optim
-from rop.arguments import check_int
+from rop.arguments import check_float, check_int
 from rop.eigen import Eigen
 from rop.errors import ArgumentError, ArgumentTypeError, RopError
 from rop.kernels.rules import averaged
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from rop.kfac import Kfac
 
 
-class SpectralRadius:
+class SpectralRadius(Optimizer):
     """Steps on f(w) + μ·max(0, ρ(w) − K), ρ the spectral radius of the Hessian of the batch's loss.
 
-    The module keeps its parameters. A step gathers them into one vector, lets rop compute f, ∇f, ρ and
-    ∇ρ = sign(λ)·vᵀ∇Hv, leaves ∇f + μ∇ρ in the parameters' ``grad`` (views of one vector), updates batchnorm's running
-    statistics as a forward pass in training mode would, and calls the step of the optimizer it was given. That one may
-    be any of torch's, with weight decay, momentum, parameter groups; schedulers of learning rates work on it. H is that
-    of f as a function of the parameters that require a gradient.
+    An optimizer of torch around another one. The module keeps its parameters. A step gathers them into one vector, lets
+    rop compute f, ∇f, ρ and ∇ρ = sign(λ)·vᵀ∇Hv, adds ∇f + μ∇ρ to the parameters' ``grad``, updates batchnorm's running
+    statistics as a forward pass would, and calls the step of the optimizer it was given. That one may be any of
+    torch's, with weight decay, momentum, parameter groups, which are this one's, too: schedulers work on either. H is
+    that of f as a function of the parameters that require a gradient, in the modes that the module's layers are in.
+    Layers that are replaced, other modes and another precision are noticed at the next step.
 
     Args:
         module: any nn.Module that rop.from_torch understands, on the CPU.
@@ -43,15 +45,15 @@ class SpectralRadius:
             PoissonNLLLoss or KLDivLoss, the functions of torch.nn.functional for them, or a loss of rop.
         base_optimizer: a torch optimizer of (some of) the module's parameters.
         mu, K, **options: as for rop.SpectralRadius: solver, tol, stop, maxiter, warm_start, clip, limit, products,
-            refresh. A schedule of mu or tol is given the number of the step and ``opt.epoch``.
+            refresh. A schedule of mu or tol is given the number of the gradient and ``opt.epoch``.
         seed: of the first direction.
         memory_limit: as for rop.Objective.
         layers: as for rop.from_torch.
 
     Attributes:
-        rho, penalised: of the last step: ρ of its batch, and whether ∇ρ took part (not if ρ ≤ K).
-        found: of the last step: its Eigen, None if μ was 0.
-        steps: number of steps so far.
+        rho, penalised: of the last batch: its ρ, and whether ∇ρ took part (not if ρ ≤ K).
+        found: of the last batch: its Eigen, None if μ was 0.
+        steps: number of gradients so far.
         epoch: 1; increase it yourself if a schedule of yours depends on it.
 
     >>> import torch, rop
@@ -89,27 +91,68 @@ class SpectralRadius:
         regularizer = optim.SpectralRadius(mu=mu, K=K, **options)
         self.module, self.loss, self.base_optimizer = module, loss_from_torch(loss), base_optimizer
         self._memory_limit, self._layers = memory_limit, layers
-        self._bound: dict[bool, _Bound] = {}  # by the module's mode
+        self._bounds: OrderedDict[Hashable, _Bound] = OrderedDict()  # by what the module was like
+        self._dtype: np.dtype | None = None  # of the last one
         first = self._bind()
-        _check_optimizer(base_optimizer, module)
-        size, dtype = first.traced.net.size, first.traced.dtype
+        super().__init__(base_optimizer.param_groups, base_optimizer.defaults)
+        self._share()
         seed = check_int("SpectralRadius", "seed", seed, minimum=0)
-        self._penalty = StandalonePenalty(regularizer, size, dtype, seed)
+        self._penalty = StandalonePenalty(regularizer, first.traced.net.size, first.traced.dtype, seed)
         self._preconditioner: Kfac | None = None
         self.steps, self.epoch = 0, 1
+        self._ready = False  # whether there is a gradient with the penalty that no step has used
         self.rho, self.penalised = float("nan"), False
         self.found: Eigen | None = None
 
     # --------------------------------------------------------------------------------------------------------- stepping
-    def step(self, x: Tensor | ArrayLike, y: Tensor | ArrayLike) -> float:
-        """One step on a batch (tensors or arrays, y as the loss wants it); returns the loss before the step."""
-        loss = self.backward(x, y)
-        self.base_optimizer.step()
-        return loss
+    def step(
+        self, x: Any = None, y: Tensor | ArrayLike | None = None, *, closure: Callable[[], Any] | None = None
+    ) -> Any:
+        """One step, in one of three ways:
 
-    def backward(self, x: Tensor | ArrayLike, y: Tensor | ArrayLike) -> float:
-        """A step without that of the base optimizer, so that gradients can be changed in between, clipped for example;
-        returns the loss."""
+        - ``step(x, y)`` on a batch (tensors or arrays, y as the loss wants them), whatever gradients there were;
+          returns the loss before the step, a float.
+        - ``step(closure)`` on the gradients that the closure makes by ``opt.zero_grad()`` and ``opt.backward(x, y)``;
+          returns what it returns.
+        - ``step()`` on the gradients that calls of ``backward`` have added up.
+        """
+        if closure is None and y is None and callable(x) and not isinstance(x, Tensor):
+            x, closure = None, x
+        if (x is None) != (y is None) or (closure is not None and x is not None):
+            raise ArgumentError("SpectralRadius: expected step(x, y), step(closure) or step(), got another combination")
+        result = None
+        if closure is not None:
+            self._ready = False
+            with torch.enable_grad():
+                result = closure()
+        elif x is not None and y is not None:
+            self.zero_grad()
+            result = self.backward(x, y)
+        if not self._ready:
+            what = "the closure" if closure is not None else "a step without a batch"
+            raise ArgumentError(
+                f"SpectralRadius: expected {what} to follow a call of opt.backward(x, y), which adds the gradients of "
+                "f and of the penalty; loss.backward() knows nothing of the penalty"
+            )
+        self.base_optimizer.step()
+        self._ready = False
+        return result
+
+    def backward(self, x: Tensor | ArrayLike, y: Tensor | ArrayLike, scale: float = 1.0) -> float:
+        """Adds scale·(∇f + μ∇ρ) of a batch to the parameters' gradients, as ``loss.backward()`` adds scale·∇f; returns
+        the loss.
+
+        Gradients can then be changed, clipped for example, or those of other batches be added, before ``step()``:
+
+        >>> import torch, rop
+        >>> module = torch.nn.Linear(2, 2)
+        >>> opt = rop.torch.SpectralRadius(module, torch.nn.MSELoss(), torch.optim.SGD(module.parameters(), lr=0.1))
+        >>> opt.zero_grad()
+        >>> for x, y in [(torch.randn(8, 2), torch.randn(8, 2)) for _ in range(4)]:
+        ...     loss = opt.backward(x, y, scale=1 / 4)
+        >>> opt.step()
+        """
+        scale = check_float("SpectralRadius", "scale", scale)
         bound = self._bind()
         bound.gather()
         p = bound.objective(numbers("x", x), numbers("y", y)).at(bound.w)
@@ -122,7 +165,7 @@ class SpectralRadius:
         if mu:
             rate = max(float(group.get("lr", 0.0)) for group in self.param_groups)
             self.found, added = self._penalty.at(
-                p, self.steps, mu=mu, tol=tol, rate=rate, free=bound.free(), preconditioner=self._refreshed(p)
+                p, self.steps, mu=mu, tol=tol, rate=rate, preconditioner=self._refreshed(p)
             )
             self.rho = self.found.rho
         self.penalised = added is not None
@@ -132,10 +175,11 @@ class SpectralRadius:
                 f"SpectralRadius: the {what} is not finite in step {self.steps + 1}; the parameters are "
                 "those before it. A smaller learning rate or mu, or clip=..., may help"
             )
-        bound.scatter(gradient if added is None else gradient + added)
-        if bound.training:
-            bound.average(p.batch_stats)
+        gradient = gradient if added is None else gradient + added
+        bound.scatter(gradient if scale == 1 else gradient.dtype.type(scale) * gradient)
+        bound.average(p.batch_stats)
         self.steps += 1
+        self._ready = True
         return p.loss
 
     def _refreshed(self, p: Point) -> Kfac | None:
@@ -148,12 +192,36 @@ class SpectralRadius:
             self._preconditioner = kfac(p, seed=self._penalty.seed)
         return self._preconditioner
 
+    # ------------------------------------------------------------------------------------------ the module as it is now
     def _bind(self) -> _Bound:
-        """The module in its present mode; it is traced once in each mode."""
-        mode = self.module.training
-        if mode not in self._bound:
-            self._bound[mode] = _Bound(self.module, self.loss, self._memory_limit, self._layers)
-        return self._bound[mode]
+        """The module as it is now. It is traced anew after a change of its layers, modes, precision or of what requires
+        a gradient; both modes between which a loop goes to and fro are kept."""
+        self._share()  # loading a state gives the base optimizer new ones
+        key = _likeness(self.module)
+        if key not in self._bounds:
+            _check_optimizer(self.base_optimizer, self.module)
+            self._bounds[key] = _Bound(self.module, self.loss, self._memory_limit, self._layers)
+            if len(self._bounds) > 2:
+                self._bounds.popitem(last=False)
+        self._bounds.move_to_end(key)
+        bound = self._bounds[key]
+        if self._dtype is not None:
+            self._adapt(bound.traced)
+        self._dtype = bound.traced.dtype
+        return bound
+
+    def _adapt(self, traced: Traced) -> None:
+        """Go on with a module of another precision or another number of parameters."""
+        if traced.dtype != self._dtype:  # momentum and the like take on the precision of their parameters when loaded
+            self.base_optimizer.load_state_dict(self.base_optimizer.state_dict())
+            self._share()
+        if (self._penalty.v.size, self._penalty.v.dtype) != (traced.net.size, traced.dtype):
+            self._penalty.fit(traced.net.size, traced.dtype)
+            self._preconditioner = None
+
+    def _share(self) -> None:
+        """This optimizer's parameter groups and state are those of the base optimizer."""
+        self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
 
     # -------------------------------------------------------------------------------------- the interface of optimizers
     @property
@@ -168,105 +236,94 @@ class SpectralRadius:
             raise ArgumentTypeError(f"SpectralRadius: expected regularizer as a rop.SpectralRadius, got {value!r}")
         self._penalty.regularizer = value
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of the base optimizer."""
-        return self.base_optimizer.param_groups
-
-    @property
-    def state(self) -> dict[Tensor, Any]:
-        """The state of the base optimizer."""
-        return self.base_optimizer.state
-
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients; not needed, because a step overwrites them and does not add to them."""
+        """Clear the gradients; ``step(x, y)`` does it by itself."""
         self.base_optimizer.zero_grad(set_to_none)
+        self._ready = False
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a run needs, beside the module's own state_dict, to continue to the same bits. The preconditioner of
-        solver "paper_lobpcg" is not saved: there the bits are the same only if the next step refreshes it anyway."""
-        return {
-            "base_optimizer": self.base_optimizer.state_dict(),
+        """All that a run needs, beside the module's own state_dict, to continue to the same bits: the state_dict of the
+        base optimizer with one more entry. The preconditioner of solver "paper_lobpcg" is not saved: there the bits are
+        the same only if the next step refreshes it anyway."""
+        own = {
             "v": torch.from_numpy(self._penalty.v.copy()),
             "seed": self._penalty.seed,
             "steps": self.steps,
             "epoch": self.epoch,
         }
+        return {**self.base_optimizer.state_dict(), "spectral_radius": own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from what state_dict returned; the module loads its own parameters."""
-        expected = {"base_optimizer", "v", "seed", "steps", "epoch"}
-        if not isinstance(state_dict, dict) or set(state_dict) != expected:
+        own = state_dict.get("spectral_radius") if isinstance(state_dict, dict) else None
+        expected = {"v", "seed", "steps", "epoch"}
+        if not isinstance(own, dict) or set(own) != expected:
             got = sorted(state_dict) if isinstance(state_dict, dict) else type(state_dict).__name__
-            raise ArgumentError(f"SpectralRadius: expected a state_dict with the keys {sorted(expected)}, got {got}")
-        v = numbers("v", state_dict["v"])
+            raise ArgumentError(
+                "SpectralRadius: expected a state_dict of SpectralRadius, that of the base optimizer with an entry "
+                f"'spectral_radius' of {sorted(expected)}, got {got}"
+            )
+        v = numbers("v", own["v"])
         if v.shape != self._penalty.v.shape:
             raise ArgumentError(
                 "SpectralRadius: expected the state of a module with as many parameters, v of shape "
                 f"{self._penalty.v.shape}, got {v.shape}"
             )
-        self.base_optimizer.load_state_dict(state_dict["base_optimizer"])
-        self._penalty.v[:], self._penalty.seed, self._preconditioner = v, state_dict["seed"], None
-        self.steps, self.epoch = state_dict["steps"], state_dict["epoch"]
+        base = {name: value for name, value in state_dict.items() if name != "spectral_radius"}
+        self.base_optimizer.load_state_dict(base)
+        self._share()
+        self._penalty.v[:], self._penalty.seed, self._preconditioner = v, own["seed"], None
+        self.steps, self.epoch = own["steps"], own["epoch"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles make traces of their own; a scheduler's wrapper of ``step`` stays behind."""
+        left: dict[str, Any] = {"_bounds": OrderedDict(), "_preconditioner": None}
+        return {name: value for name, value in self.__dict__.items() if name != "step"} | left
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.regularizer!r}, {self.base_optimizer!r})"
 
 
+def _likeness(module: nn.Module) -> Hashable:
+    """What is different after a change of the module's layers, of their modes, of the precision or the place of its
+    tensors, or of what requires a gradient."""
+    layers = tuple((path, id(child), child.training) for path, child in module.named_modules(remove_duplicate=False))
+    parameters = tuple((id(p), p.dtype, p.device, p.shape, p.requires_grad) for p in module.parameters())
+    return layers, parameters, tuple((id(buffer), buffer.dtype) for buffer in module.buffers())
+
+
 class _Bound:
-    """A module in one mode with its net; its parameters and gradients are gathered in one vector each."""
+    """A module as it was when it was traced, with its net; its parameters are gathered in one vector, and their
+    gradients are views of another."""
 
     def __init__(self, module: nn.Module, loss: Loss, memory_limit: int | None, layers: Layers | None):
         self.traced: Traced = trace(module, layers)
         self.loss, self.memory_limit = loss, memory_limit
-        self._batchnorms = [m for m in module.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))]
+        self._held = list(module.modules()), list(module.parameters()), list(module.buffers())  # their ids stay theirs
         self._momentum = _momenta(self.traced)
         _check_device(self.traced)
         size = self.traced.net.size
-        self.w, self._gradient = np.empty(size, self.traced.dtype), np.empty(size, self.traced.dtype)
+        self.w = np.empty(size, self.traced.dtype)
+        self._gradient, self._added = np.empty(size, self.traced.dtype), np.empty(size, self.traced.dtype)
         self._w_views, self._gradient_views = self._views(self.w), self._views(self._gradient)
+        self._added_views = self._views(self._added)
+        self._reads_state = any(not layer.uses_batch(None) for layer in _normalisations(self.traced))
         self._objective: Objective | None = None
-        self._state: dict[str, np.ndarray] = {}  # running statistics of the objective, in evaluation mode
+        self._state: dict[str, np.ndarray] = {}  # running statistics of the objective
 
     def _views(self, vector: np.ndarray) -> list[Tensor]:
         flat, slots = torch.from_numpy(vector), self.traced.net.slots
         return [flat[slot.offset : slot.offset + slot.size].view(slot.shape) for slot in slots]
 
-    @property
-    def training(self) -> bool:
-        """Whether batchnorm uses the batch's statistics."""
-        modes = {batchnorm.training for batchnorm in self._batchnorms} or {True}
-        if len(modes) > 1:
-            raise ArgumentError(
-                "SpectralRadius: expected all batchnorm layers in one mode, got some in training and "
-                "some in evaluation mode; call module.train() or module.eval()"
-            )
-        return modes.pop()
-
     def objective(self, x: np.ndarray, y: np.ndarray) -> Objective:
         """f on this batch; its buffers are reused as long as the running statistics it reads are unchanged."""
-        traced, training = self.traced, self.training
-        state = {} if training else traced.state()
-        same = (
-            self._objective is not None
-            and set(state) == set(self._state)
-            and all(np.array_equal(self._state[name], state[name]) for name in state)
-        )
-        if same and self._objective is not None and self._objective.training == training:
+        traced = self.traced
+        state = traced.state() if self._reads_state else {}
+        if self._objective is not None and all(np.array_equal(self._state[name], state[name]) for name in state):
             self._objective = self._objective.with_data(x, y)
-        else:
-            self._objective = Objective(
-                traced.net,
-                self.loss,
-                x,
-                y,
-                dtype=traced.dtype,
-                training=training,
-                state=state or None,
-                memory_limit=self.memory_limit,
-                hold_fixed=False,
-            )
-            self._state = state
+            return self._objective
+        settings: dict[str, Any] = {"dtype": traced.dtype, "state": state or None, "memory_limit": self.memory_limit}
+        self._objective, self._state = Objective(traced.net, self.loss, x, y, **settings), state
         return self._objective
 
     def gather(self) -> None:
@@ -275,32 +332,41 @@ class _Bound:
             torch._foreach_copy_(self._w_views, list(self.traced.parameters))
 
     def scatter(self, gradient: np.ndarray) -> None:
-        """Give the parameters that require a gradient their part of it."""
-        self._gradient[:] = gradient
-        for parameter, view in zip(self.traced.parameters, self._gradient_views, strict=True):
-            parameter.grad = view if parameter.requires_grad else None
-
-    def free(self) -> np.ndarray | None:
-        """1 for parameters that require a gradient, 0 for others; None if all do."""
-        if all(parameter.requires_grad for parameter in self.traced.parameters):
-            return None
-        parts = zip(self.traced.net.slots, self.traced.parameters, strict=True)
-        return np.concatenate([np.full(slot.size, p.requires_grad, self.traced.dtype) for slot, p in parts])
+        """Add to the gradients of the parameters that require one; where there is none yet, it is a view of one
+        vector."""
+        free = [i for i, parameter in enumerate(self.traced.parameters) if parameter.requires_grad]
+        parameters = [self.traced.parameters[i] for i in free]
+        if all(parameter.grad is None for parameter in parameters):
+            self._gradient[:] = gradient
+            for i, parameter in zip(free, parameters, strict=True):
+                parameter.grad = self._gradient_views[i]
+            return
+        self._added[:] = gradient
+        for i, parameter in zip(free, parameters, strict=True):
+            if parameter.grad is None:
+                parameter.grad = self._gradient_views[i].zero_()
+            parameter.grad.add_(self._added_views[i])
 
     def average(self, stats: dict[str, np.ndarray]) -> None:
-        """Update the running statistics with those of the batch."""
+        """Update the running statistics with those of the batch, of the layers that use them."""
         with torch.no_grad():
-            for name, running in self.traced.buffers.items():
-                running.copy_(averaged(running, torch.from_numpy(stats[name]), self._momentum[name]))
-            for counter in self.traced.counters:
-                counter += 1
+            for name, found in stats.items():
+                running = self.traced.buffers[name]
+                running.copy_(averaged(running, torch.from_numpy(found), self._momentum[name]))
+            for layer in {name.rpartition(".")[0] for name in stats} & set(self.traced.counters):
+                self.traced.counters[layer].add_(1)
+
+
+def _normalisations(traced: Traced) -> list[BatchNorm]:
+    """The batchnorm layers in the order of their uses; one for each use."""
+    return [node.layer for node in traced.net.nodes if isinstance(node.layer, BatchNorm)]
 
 
 def _momenta(traced: Traced) -> dict[str, float]:
     """The weight of the batch's statistics in each running average."""
-    uses = [node.layer for node in traced.net.nodes if isinstance(node.layer, BatchNorm)]
+    uses = _normalisations(traced)
     for layer in uses:
-        if uses.count(layer) > 1:
+        if uses.count(layer) > 1 and layer.uses_batch(None):
             raise ArgumentError(
                 f"SpectralRadius: layer {traced.net.name_of(layer)} ({layer.describe()}) is used "
                 f"{uses.count(layer)} times, so its running statistics would be averaged as often; use "
@@ -330,5 +396,5 @@ def _check_optimizer(base_optimizer: Optimizer, module: nn.Module) -> None:
         if any(id(parameter) not in known for parameter in group["params"]):
             raise ArgumentError(
                 "SpectralRadius: base_optimizer has parameters that are not the module's; make it with "
-                "module.parameters()"
+                "module.parameters(), and anew if a layer was replaced since, or set its param_groups"
             )

@@ -74,8 +74,8 @@ class Tracer(fx.Tracer):
             f"torch.fx cannot trace its forward: {error}; it must be a fixed sequence of operations, without branches "
             f"or loops that depend on values, or say what computes it: layers={{{type(module).__name__}: convert}}"
         )
-        source = raised_at(error, record.__code__)
-        self.problems.append(Problem(path, type(module).__name__, source, message))
+        name, source = type(module).__name__, raised_at(error, record.__code__)
+        self.problems.append(Problem(path or name, name if path else "", source, message))
 
 
 def record(module: nn.Module, taught: Taught) -> Tracer:

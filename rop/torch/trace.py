@@ -37,7 +37,7 @@ class Traced:
     net: Graph
     parameters: tuple[Tensor, ...]  # one for each of net.slots
     buffers: dict[str, Tensor]  # running statistics under the names of net.init_state()
-    counters: tuple[Tensor, ...]  # num_batches_tracked of the batchnorm layers
+    counters: dict[str, Tensor]  # num_batches_tracked of the batchnorm layers, by their names
     dtype: np.dtype
 
     def vector(self) -> np.ndarray:
@@ -129,8 +129,9 @@ def trace(module: nn.Module, layers: Layers | None = None) -> Traced:
     buffers = {
         f"{net.name_of(layer)}.{key}": walk.tensors[layer][key] for layer in normalised for key in layer.initial_state()
     }
-    counters = [walk.tensors[layer].get("num_batches_tracked") for layer in normalised]
-    return Traced(net, parameters, buffers, tuple(c for c in counters if c is not None), _dtype(module))
+    counters = {net.name_of(layer): walk.tensors[layer].get("num_batches_tracked") for layer in normalised}
+    known = {name: counter for name, counter in counters.items() if counter is not None}
+    return Traced(net, parameters, buffers, known, _dtype(module))
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

@@ -37,7 +37,6 @@ def dominant(
     tol: float,
     rate: float,
     preconditioner: Preconditioner | None = None,
-    free: np.ndarray | None = None,
 ) -> tuple[eigen.Eigen, np.ndarray | None]:
     """The dominant eigenpair at a point and μ∇ρ = μ·sign(λ)·vᵀ∇Hv, or μ·vᵀ∇Hv if the penalty is not ``signed``; None
     instead where the step goes without it.
@@ -48,15 +47,13 @@ def dominant(
         seed, number: the seed of the run, and the number of steps before this one.
         mu, tol, rate: weight, tolerance and learning rate of this step.
         preconditioner: of solver "paper_lobpcg".
-        free: 1 for parameters that may move, 0 for others, (n,): H is then that of f as a function of the former.
     """
-    moving: np.ndarray | int = 1 if free is None else free
-    found = _solve(regularizer, v, p, [seed, number], tol, preconditioner, moving)
+    found = _solve(regularizer, v, p, [seed, number], tol, preconditioner)
     r, sense = regularizer, SENSE if regularizer.solver == "track" else 0.0
     if not takes_part(found.rho, r.K, found.residuals[0], sense):
         return found, None
     sign = np.sign(found.value) if r.signed else 1.0
-    gradient = sign * p.r2(found.vector * moving) * moving
+    gradient = sign * p.r2(found.vector)
     return found, weighted(r, found.rho, gradient, mu, rate)
 
 
@@ -73,15 +70,14 @@ def _solve(
     seed: list[int],
     tol: float,
     preconditioner: Preconditioner | None,
-    free: np.ndarray | int,
 ) -> eigen.Eigen:
     """The dominant eigenpair by the solver of the settings; v becomes the start of the next search."""
-    H = _Following(p, free)
+    H = _Following(p)
     options: dict[str, Any] = {"tol": tol, "maxiter": r.maxiter, "seed": seed}
-    if r.warm_start and (v * free).any():
-        options["v0"] = v * free
+    if r.warm_start and v.any():
+        options["v0"] = v
     elif r.start_vector == "constant":
-        options["v0"] = first_direction(v.size, v.dtype, seed, r.start_vector) * free
+        options["v0"] = first_direction(v.size, v.dtype, seed, r.start_vector)
     if r.solver == "track":
         options["maxiter"] = r.products
     if r.solver not in ("lanczos", "lobpcg"):
@@ -106,26 +102,24 @@ class StandalonePenalty:
         self.regularizer, self.seed = regularizer, seed
         self.v = first_direction(size, dtype, seed, regularizer.start_vector)
 
+    def fit(self, size: int, dtype: DTypeLike) -> None:
+        """Goes on with a module of another precision, or of another number of parameters from a new start."""
+        if self.v.size != size:
+            self.v = first_direction(size, dtype, self.seed, self.regularizer.start_vector)
+        self.v = self.v.astype(dtype, copy=False)
+
     def at(self, p: Point, number: int, **given: Any) -> tuple[eigen.Eigen, np.ndarray | None]:
         """``dominant`` from the vector that is kept; see there for the other arguments and the result."""
         return dominant(self.regularizer, self.v, p, seed=self.seed, number=number, **given)
 
 
 class _Following(eigen.Hessian):
-    """H(w) restricted to the parameters that may move. ``following`` is the normalised last product: the vector with
-    which power iteration would continue."""
+    """H(w). ``following`` is the normalised last product: the vector with which power iteration would continue."""
 
     following: np.ndarray
 
-    def __init__(self, p: Point, free: np.ndarray | int):
-        super().__init__(p)
-        self._free = free
-
-    def _matmat(self, x: np.ndarray) -> np.ndarray:
-        return (super()._matmat((x.T * self._free).T).T * self._free).T
-
     def _matvec(self, x: np.ndarray) -> np.ndarray:
-        product = super()._matvec(x.reshape(-1) * self._free) * self._free
+        product = super()._matvec(x)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
             self.following = product / _length(product)
         return product

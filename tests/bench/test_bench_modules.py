@@ -151,7 +151,7 @@ def test_operations_of_a_graph_with_a_layer_used_twice(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nets.py:dropping", r"drop \(Dropout\): dropout with p=0.5 .*call module.eval\(\)"),
+        ("nets.py:dropping", r"drop \(Dropout; nets.py:\d+, .*\): dropout with p=0.5 .*call module.eval\(\)"),
         ("nets.py:lstm", "LSTM: torch.fx cannot trace its forward"),
         ("nets.py:conv", r"expected it to return \(module, x\)"),
         ("nets.py:one_number", "expected it to return y and a loss"),

@@ -128,7 +128,7 @@ class Root(nn.Module):
 def test_a_forward_that_cannot_be_traced_at_all_is_shown() -> None:
     line = line_of("for row in self.fc(x):")
     message = message_of(Root())
-    assert message.startswith(f"from_torch: (Root; {Path(__file__).name}:{line}, for row in self.fc(x):): torch.fx ")
+    assert message.startswith(f"from_torch: Root ({Path(__file__).name}:{line}, for row in self.fc(x):): torch.fx ")
     assert "1. " not in message and message.endswith("layers={Root: convert}")
 
 

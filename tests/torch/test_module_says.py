@@ -101,6 +101,19 @@ def test_each_batchnorm_follows_its_own_mode(mode: str, layout: str) -> None:
     assert other.training is None and np.isfinite(other.at(w).loss)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("mode", ["first frozen", "second frozen"])
+def test_modes_are_mixed_in_batches_of_several_tiles(mode: str, layout: str) -> None:
+    """Sums over the batch cut a pass into stages, the frozen layer's gradients are added up tile by tile."""
+    module = set_mode(made(FIXED["one"]), mode)
+    net, w, state = rop.from_torch(module)
+    torch.manual_seed(2)
+    x, y = torch.randn(37, 1, 4, 4, dtype=torch.float64), torch.randint(0, 3, (37,))
+    f = rop.Objective(net, nn.CrossEntropyLoss(), x, y, state=state, layout=layout, hold_fixed=False)
+    v = direction(w.size)
+    assert_jets(f.jet(w, v), autograd(module, nn.CrossEntropyLoss(), x, y, v))
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("training", [True, False])
 def test_an_explicit_mode_wins(mode: str, training: bool) -> None:
@@ -337,6 +350,14 @@ def test_training_uses_the_batch_whatever_the_module_did() -> None:
             fits.append(rop.train(net, rop.CrossEntropy(), (x, y), optimizer=optimizer, **options))
     for number, fit in enumerate(fits):
         np.testing.assert_array_equal(fit.w, fits[number % 2].w)
+
+
+def test_what_was_fixed_comes_back_fixed() -> None:
+    net, w, state = rop.from_torch(set_mode(made(FIXED["part of a layer"]), "evaluation"))
+    back = rop.to_torch(net, w, state)
+    assert [name for name, p in back.named_parameters() if not p.requires_grad] == ["bn.bias"]
+    assert all(module.training for module in back.modules())
+    assert rop.from_torch(back)[0].fixed == ("bn.bias",)
 
 
 def test_check_looks_at_all_parameters() -> None:

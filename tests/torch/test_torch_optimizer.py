@@ -156,10 +156,12 @@ def test_no_step_takes_away_more_of_the_radius_than_its_limit(limit: float) -> N
     added, rate, mu = {}, 0.1, 1e4
     for chosen in (None, limit):
         made(module, mu=0.0).backward(x, y)
-        plain = gradient(module)
+        plain = gradient(module).copy()
         opt = made(module, mu=mu, lr=rate, limit=chosen)
+        opt.zero_grad()
         opt.backward(x, y)
         added[chosen] = gradient(module) - plain
+        opt.zero_grad()
     slope = added[None] / mu
     assert rate * added[None] @ slope > opt.rho
     np.testing.assert_allclose(rate * added[limit] @ slope, limit * opt.rho, rtol=1e-9)
@@ -172,6 +174,7 @@ def test_a_radius_below_K_is_free() -> None:
     opt.backward(x, y)
     penalised = gradient(module)
     assert 0 < opt.rho < 1e6 and not opt.penalised
+    opt.zero_grad()
     made(module, mu=0.0).backward(x, y)
     np.testing.assert_array_equal(gradient(module), penalised)
 
@@ -372,7 +375,7 @@ class Twice(nn.Module):
         (lambda m: made(m, solver="magic"), ("solver", "magic")),
         (lambda m: made(Twice()), ("bn", "2 times")),
         (lambda m: made(nn.Sequential(m, nn.Dropout())), ("1 (Dropout)", "eval()")),
-        (lambda m: made(m).load_state_dict({"v": 1}), ("state_dict", "steps")),
+        (lambda m: made(m).load_state_dict({"v": 1}), ("state_dict", "'spectral_radius'", "steps")),
         (
             lambda m: rop.torch.SpectralRadius(m, nn.MSELoss(), torch.optim.SGD(smooth().parameters())),
             ("base_optimizer", "module.parameters()"),

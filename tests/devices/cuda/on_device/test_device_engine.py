@@ -588,3 +588,22 @@ def test_what_a_module_holds_fixed_is_constant(cuda: Any) -> None:
         np.testing.assert_array_equal(host(now), before)
     rhos = [rop.spectral_radius(one.at(w), tol=1e-8, maxiter=2000).rho for one in (f, g)]
     assert rhos[0] == pytest.approx(rhos[1], rel=1e-6)
+
+
+def test_each_batchnorm_may_have_a_mode_of_its_own() -> None:
+    """One with running statistics in a net that uses those of the batch, as on the CPU."""
+    evaluation = Origin(False, np.dtype(np.float64))
+    net = rop.Sequential(
+        rop.Linear(3, 4), rop.BatchNorm1d(4).coming_from(evaluation), rop.Tanh(), rop.Linear(4, 2), rop.BatchNorm1d(2)
+    )
+    x, y, state = normal(0, (37, 3)), labels(0, (37,), 2), net.init_state(np.float64)
+    for number, name in enumerate(state):
+        state[name] += normal(number, state[name].shape) ** 2
+    f, g = (rop.Objective(net, rop.CrossEntropy(), x, y, state=state, device=device) for device in ("cuda", "cpu"))
+    w, v = point(net, 0, np.float64), direction(net, 0, np.float64)
+    for ours, theirs in zip(f.jet(w, v)[1:], g.jet(w, v)[1:], strict=True):
+        same(ours, theirs)
+    found, expected = f.at(w).batch_stats, g.at(w).batch_stats
+    assert set(found) == set(expected) == {"4.running_mean", "4.running_var"}
+    for name in expected:
+        same(found[name], expected[name])
