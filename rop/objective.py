@@ -180,7 +180,14 @@ class Objective:
 
     def with_checked(self, x: np.ndarray, targets: Targets) -> Objective:
         """The same for a batch as it is in the objective: contiguous and finite, in its precision, with the targets of
-        its loss. For callers that bind many batches of data that they have checked as a whole."""
+        its loss. For callers that bind many batches of data that they have checked as a whole.
+
+        >>> import numpy as np, rop
+        >>> x, y, loss = np.arange(4.0, dtype="f4")[:, None], np.zeros((4, 1)), rop.MSE()
+        >>> f = rop.Objective(rop.Sequential(rop.Linear(1, 1)), loss, x, y)
+        >>> f.with_checked(x[2:], loss.targets(y, 4, (1,), np.float32).of(np.array([2, 3]))).at(np.eye(1, 2)[0]).loss
+        6.5
+        """
         other, workspace = object.__new__(Objective), self._workspace_for(len(x), self._shape)
         other.__dict__.update(self.__dict__)
         other._workspace = workspace

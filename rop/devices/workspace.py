@@ -105,7 +105,7 @@ class LoweredNetwork(Protocol):
 class Workspace(ABC):
     """Buffers for one plan and one batch size; the activations of at most one position are resident at a time.
 
-    It has 28 methods because the question and what a device implements for it stand in one class: 17 here decide which
+    It has 31 methods because the question and what a device implements for it stand in one class: 20 here decide which
     orders run and what stays resident, and 11 abstract ones are the whole of what a new device must write.
     """
 

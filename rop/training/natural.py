@@ -25,7 +25,7 @@ class NaturalDirection:
     def __init__(self, method: KFAC, net: Graph, space: CpuWorkspace, memory: Memory):
         self._method, self._memory = method, memory
         self._groups = [len(index) for index in places(net).values()]
-        blocks = [_place(net, index) for of_layer in places(net).values() for index in of_layer]
+        blocks = [_place(index) for of_layer in places(net).values() for index in of_layer]
         self._pass = Preconditioner(space.memory, space.dtype, blocks, method.kl_clip or 0.0)
         self._before: Memory = {}  # what ``prepare`` has changed
         self.bound = self._pass.bound
@@ -61,8 +61,9 @@ class NaturalDirection:
         return min(most, *(every - done % every for every in (method.covariance_every, method.inverse_every)))
 
 
-def _place(net: Graph, index: np.ndarray) -> Place:
-    """Where a block stands, from the positions of its [W b] (outputs, inputs + bias)."""
+def _place(index: np.ndarray) -> Place:
+    """Where a block stands, from the positions of its [W b] (outputs, inputs + bias). A bias right behind the only row
+    of W is as good as one more column."""
     outputs, columns = index.shape
     has_bias = bool(index[0, -1] != index[0, 0] + columns - 1)
     return Place(outputs, columns - has_bias, int(index[0, 0]), int(index[0, -1]) if has_bias else None)

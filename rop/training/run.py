@@ -372,7 +372,7 @@ def recall(steps: Steps, earlier: Fit) -> None:
     """Restores the memory of the optimizer and of the penalty from an earlier fit."""
     arrays, memory = steps.arrays, earlier.memory
     if type(innermost_rule(steps.optimizer)) in (SGD, Adam) and ("squares" in arrays) != ("squares" in memory):
-        given, before = ("Adam", "SGD") if "squares" in arrays else ("SGD", "Adam")
+        given, before = type(steps.optimizer).__name__, "SGD" if "squares" in arrays else "Adam"
         raise ArgumentError(
             f"train: expected optimizer=rop.{before}(...), as in the fit to go on from, got "
             f"{given}; to start anew from its parameters give w=fit.w_last, state=fit.state_last"
