@@ -10,7 +10,7 @@ import numpy as np
 
 from rop.arguments import check_bool, check_float, check_int
 from rop.errors import ArgumentError
-from rop.kernels import random, rules
+from rop.kernels import draws, rules
 from rop.optim.method import Memory, Problem, Step
 from rop.optim.schedules import Schedule, check_schedule
 from rop.optim.sgd import SGD
@@ -107,9 +107,9 @@ class EntropySGD:
         for number in range(self.steps):
             batch_key, noise_key = draws_of(now.seed, now.number, number)
             if number:
-                rows = np.array(random.distinct(now.batch.size, now.samples, batch_key))
+                rows = np.array(draws.distinct(now.batch.size, now.samples, batch_key))
                 gradient = now.objective_of(rows).at(inner).grad
-            noise = deviation * random.normals(now.w.size, noise_key, kind)
+            noise = deviation * draws.normals(now.w.size, noise_key, kind)
             inner = inner_step(inner, now.w, gradient + decay * inner, noise, rate, scope)
             mean = rules.averaged(mean, inner, part)
         return mean
@@ -117,4 +117,4 @@ class EntropySGD:
 
 def draws_of(seed: int, step: int, inner: int) -> tuple[np.uint64, np.uint64]:
     """The keys of the batch and of the noise of an inner step; compiled code makes the same ones."""
-    return random.key_of(seed, step, 2 * inner), random.key_of(seed, step, 2 * inner + 1)
+    return draws.key_of(seed, step, 2 * inner), draws.key_of(seed, step, 2 * inner + 1)

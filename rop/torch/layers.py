@@ -83,6 +83,9 @@ def layer_of(module: nn.Module) -> Layer:
         given["bias"] = module.bias is not None
     if given.get("momentum", 0.1) is None:
         raise Unsupported("momentum=None (a cumulative average) is not supported; give batchnorm a number")
+    if "eps" in given and given["eps"] is None:  # torch's RMSNorm takes that of its input
+        weights = next(module.parameters(), torch.empty(0))
+        given["eps"] = torch.finfo(weights.dtype).eps
     return kind(**given)
 
 

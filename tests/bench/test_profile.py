@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 import rop
 from rop.bench import flops, problems, profile
+from tests.helpers.processes import environment
 
 USPS = problems.BY_NAME["usps"]
 
@@ -63,21 +66,23 @@ def test_tables_show_shares_and_rates() -> None:
     assert "In all 5.0 ms of one thread for 0.0 Gflop of direct products, 2 Gflop/s" in text
 
 
-def test_the_command_writes_what_it_shows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in profile.THREADS:
-        monkeypatch.setenv(name, "1")
+def run(*given: str) -> subprocess.CompletedProcess[str]:
+    """The command, in a process of its own: it sets the number of threads before it imports anything."""
+    command = [sys.executable, "-m", "rop.bench.profile", *given]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment())
+
+
+def test_the_command_writes_what_it_shows(tmp_path: Path) -> None:
     out = tmp_path / "profile.md"
-    assert profile.main(["forest", "--work", "grad", "--batch", "16", "--rounds", "1", "--out", str(out)]) == 0
-    assert "## forest, batch 16, grad" in capsys.readouterr().out
+    done = run("forest", "--work", "grad", "--batch", "16", "--rounds", "1", "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert "## forest, batch 16, grad" in done.stdout
     assert out.read_text("utf-8").startswith("# Where the time goes\n\n`python -m rop.bench.profile forest --work grad")
 
 
 @pytest.mark.parametrize(
     ("given", "said"), [(["no-such"], "unknown problem 'no-such'"), (["usps", "--rounds", "0"], "from 1")]
 )
-def test_wrong_words_are_refused(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        profile.main(given)
-    assert said in capsys.readouterr().err
+def test_wrong_words_are_refused(given: list[str], said: str) -> None:
+    done = run(*given)
+    assert done.returncode == 2 and said in done.stderr

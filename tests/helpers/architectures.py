@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rop.check.reference import batch_statistics, differentiate, normalise
+from rop.check.reference import batch_statistics, differentiate, normalise, scaled, standardise
 
 # ---------------------------------------------------------------------------------------------------------------
 # the paper's two nets
@@ -208,6 +208,25 @@ class SENet(nn.Module):
         return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
 
 
+class NormNet(nn.Module):
+    """Every normalisation by a sample's own statistics, in a residual net with a head of vectors."""
+
+    def __init__(self, width: int = 6, classes: int = 5) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, 2, 1, bias=False), nn.GroupNorm(2, width), nn.ReLU())
+        self.block = nn.Sequential(
+            *(nn.Conv2d(width, width, 3, padding=1, groups=width), nn.InstanceNorm2d(width, affine=True), nn.GELU()),
+            *(nn.Conv2d(width, width, 1), nn.InstanceNorm2d(width)),
+        )
+        self.norm, self.hidden = nn.LayerNorm(width, eps=1e-6), nn.Linear(width, 2 * width)
+        self.last = nn.Sequential(nn.SiLU(), nn.RMSNorm(2 * width), nn.Linear(2 * width, classes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        x = F.adaptive_avg_pool2d(x + self.block(x), 1).flatten(1)
+        return self.last(self.hidden(self.norm(x)))
+
+
 @dataclass(frozen=True)
 class Architecture:
     """A module, a loss of torch, and the data it is for."""
@@ -244,6 +263,7 @@ ARCHITECTURES = {
     "LeNet": Architecture(LeNet, nn.CrossEntropyLoss(label_smoothing=0.1), (1, 28, 28), 10),
     "ResNet-18": Architecture(ResNet18, nn.CrossEntropyLoss(), (3, 32, 32), 10),
     "SENet": Architecture(SENet, nn.CrossEntropyLoss(), (3, 13, 12), 5),
+    "NormNet": Architecture(NormNet, nn.CrossEntropyLoss(), (3, 11, 12), 5),
     "DenseNet-121": Architecture(DenseNet121, nn.BCEWithLogitsLoss(), (3, 32, 32), 14),
 }
 
@@ -266,6 +286,26 @@ class PrimitiveBatchNorm(nn.Module):
         return normalise(x, mean, var, self.eps, {"weight": self.weight, "bias": self.bias})
 
 
+class PrimitiveSampleNorm(nn.Module):
+    """Layer, instance, group and RMS norm written out, because torch's own are not all right at third order."""
+
+    def __init__(self, fused: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self.fused = fused.weight, getattr(fused, "bias", None), [fused]
+
+    def forward(self, x: Tensor) -> Tensor:
+        (fused,) = self.fused  # in a list, so that its parameters are not registered twice
+        groups = {nn.GroupNorm: "num_groups", nn.InstanceNorm2d: "num_features"}.get(type(fused))
+        sets = x.reshape(len(x), getattr(fused, groups) if groups else 1, -1)
+        if isinstance(fused, nn.RMSNorm):
+            eps = torch.finfo(x.dtype).eps if fused.eps is None else fused.eps
+            y = sets * ((sets**2).mean(2, keepdim=True) + eps) ** -0.5
+        else:
+            y = standardise(sets, (2,), fused.eps)
+        parameters = {"weight": self.weight, "bias": self.bias}
+        return scaled(y.reshape(x.shape), {name: one for name, one in parameters.items() if one is not None})
+
+
 class PrimitiveHardsigmoid(nn.Module):
     """Hardsigmoid written out, because torch's own cannot be differentiated twice."""
 
@@ -273,13 +313,18 @@ class PrimitiveHardsigmoid(nn.Module):
         return F.relu6(x + 3) / 6
 
 
+SAMPLE_NORMS = nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, nn.InstanceNorm2d
+
+
 def written_out(module: nn.Module) -> nn.Module:
-    """A copy of the module with batchnorm and Hardsigmoid in primitives; its parameters have the same names."""
+    """A copy of the module with normalisations and Hardsigmoid in primitives; its parameters have the same names."""
     module = copy.deepcopy(module)
     for path, child in list(module.named_modules()):
         made: nn.Module
         if isinstance(child, (nn.BatchNorm1d, nn.BatchNorm2d)):
             made = PrimitiveBatchNorm(child)
+        elif isinstance(child, SAMPLE_NORMS):
+            made = PrimitiveSampleNorm(child)
         elif isinstance(child, nn.Hardsigmoid):
             made = PrimitiveHardsigmoid()
         else:

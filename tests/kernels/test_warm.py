@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def test_a_network_compiles_what_it_needs_and_nothing_else(tmp_path: Path) -> No
     added = entries(cache).keys() - found.keys()
     assert 1 <= len(added) <= 3 and "compiling" in other.stderr, added
     assert all(entries(cache)[name] == when for name, when in found.items())
+
+
+def test_no_file_is_named_as_a_module_of_python() -> None:
+    """Children run in this folder, where such a file would take the module's place."""
+    names = {file.stem for file in Path(warm.__file__).parent.glob("*.py")} - {"__init__"}
+    assert not names & sys.stdlib_module_names
 
 
 def test_all_that_a_jet_needs_is_asked_for_at_once(monkeypatch: Any) -> None:

@@ -175,14 +175,15 @@ def test_lowering_imports_no_device_and_no_kernel() -> None:
 
 
 def test_the_devices_have_the_same_files_and_import_nothing_of_each_other() -> None:
-    """But for the threads and the guard mode of a CPU, its two layouts, and its emitters of packed weights."""
+    """But for the threads and the guard mode of a CPU, its two layouts, its passes of K-FAC, and its emitters of packed
+    weights."""
     folders = {device: PACKAGE / "devices" / device for device in ("cpu", "cuda")}
     files = {
         device: {str(file.relative_to(folder)): file for file in folder.rglob("*.py")}
         for device, folder in folders.items()
     }
     assert set(files["cuda"]) <= set(files["cpu"])
-    own = {"guard.py", "threads.py", "choice.py", "lifetimes.py"}
+    own = {"guard.py", "threads.py", "choice.py", "lifetimes.py", "factors.py", "preconditioner.py"}
     own |= {f"emit/{name}.py" for name in ("panels", "products", "reads", "strips", "winograd", "depthwise")}
     assert set(files["cpu"]) - set(files["cuda"]) == own
     for device, other in (("cpu", "cuda"), ("cuda", "cpu")):

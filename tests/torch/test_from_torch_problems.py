@@ -78,7 +78,7 @@ def test_all_problems_are_listed_at_once() -> None:
     drops = "draws anew at every pass in training mode, so f has no Hessian; call module.eval(), or set p to 0"
     both = "blocks.0, blocks.2"
     expected = [
-        "from_torch: Many has 11 problems:",
+        "from_torch: Many has 10 problems:",
         f"1. gate (Gate; {at(branch)}): torch.fx cannot trace its forward: symbolically traced variables cannot be "
         "used as inputs to control flow; it must be a fixed sequence of operations, without branches or loops that "
         "depend on values, or say what computes it: layers={Gate: convert}",
@@ -87,13 +87,12 @@ def test_all_problems_are_listed_at_once() -> None:
         f"4. blocks.0.norm, blocks.2.norm (InstanceNorm1d; {at(product)}): {missing}{{InstanceNorm1d: convert}}",
         f"5. {both} (Tensor.exp in forward; {at(product)}): {missing}{{'exp': a layer of rop}}",
         f"6. {both} (torch.nn.functional.dropout in forward; {at(product)}): dropout with p=0.2 {drops}",
-        f"7. {both} (operator.mul in forward; {at(product)}): products of values are not supported: there is no layer "
-        'for them; to add one see CONTRIBUTING.md, "How to add a layer"',
-        f"8. gate.drop (Dropout; {at(gate)}): dropout with p=0.3 {drops}",
-        f"9. (Tensor.chunk in forward; {at(chunk)}): {missing}{{'chunk': a layer of rop}}",
-        f"10. (Tensor.abs in forward; {at(head)}): {missing}{{'abs': a layer of rop}}",
-        f"11. (Tensor.view in forward; {at(head)}): expected a view that makes each sample a vector, such as "
-        "x.view(x.size(0), -1) or x.flatten(1), got x.view(-1, 1, 2); there is no other reshaping layer",
+        f"7. gate.drop (Dropout; {at(gate)}): dropout with p=0.3 {drops}",
+        f"8. (Tensor.chunk in forward; {at(chunk)}): {missing}{{'chunk': a layer of rop}}",
+        f"9. (Tensor.abs in forward; {at(head)}): {missing}{{'abs': a layer of rop}}",
+        f"10. (Tensor.view in forward; {at(head)}): expected a view that makes each sample a vector, such as "
+        "x.view(x.size(0), -1) or x.flatten(1), or a map of one pixel of it, got x.view(-1, 1, 2); there is no other "
+        "reshaping layer",
     ]
     assert message_of(Many()).splitlines() == expected
 

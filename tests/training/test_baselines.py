@@ -13,7 +13,7 @@ import torch
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import rop
-from rop.kernels import random
+from rop.kernels import draws
 from rop.kernels.cpu.transfer import LONG
 from rop.optim import Epoch, Memory, Step, describe, revive
 from rop.optim.entropy_sgd import draws_of
@@ -236,9 +236,9 @@ def langevin_path(optimizer: rop.EntropySGD) -> Iterator[np.ndarray]:
         inner = mean = x
         for i in range(o.steps):
             batch, of_noise = draws_of(SEED, t + 1, i)
-            rows = np.array(random.distinct(BATCH, COUNT, batch)) if i else own
+            rows = np.array(draws.distinct(BATCH, COUNT, batch)) if i else own
             gradient = objective(MLP, rows).at(inner).grad + o.weight_decay * inner
-            noise = random.normals(x.size, of_noise)
+            noise = draws.normals(x.size, of_noise)
             inner = inner - o.inner_lr * (gradient - gamma * (x - inner)) + np.sqrt(o.inner_lr) * o.noise * noise
             mean = o.beta * mean + (1 - o.beta) * inner
         velocity = o.momentum * velocity + (x - mean)

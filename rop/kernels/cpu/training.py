@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import prange, types
 from numba.extending import intrinsic
 
-from rop.kernels import random, rules
+from rop.kernels import draws, rules
 from rop.kernels.compile import (
     LOOP_MATH,
     OPTIONS,
@@ -85,7 +85,7 @@ RADIUS, ADAPTIVE = int(rules.Setting.RADIUS), int(rules.Setting.ADAPTIVE)
 (INNER_STEPS, INNER_RATE, INNER_DECAY, DEVIATION, MEAN_PART, SCOPE, SCOPING) = map(int, list(rules.Setting)[18:25])
 RATE, MU, TOLERANCE = map(int, rules.Given)
 LOSS, CORRECT, RHO, RESIDUAL, PRODUCTS, PENALTY, GRADIENT_TIME, POWER_TIME, R2_TIME, REST_TIME = map(int, rules.Report)
-UNIFORM_BITS = random.UNIFORM_BITS
+UNIFORM_BITS = draws.UNIFORM_BITS
 SETTINGS, STEP, REPORT = len(rules.Setting), len(rules.Given), len(rules.Report)
 
 is_enough, takes_part, shortening = helper(rules.is_enough), helper(rules.takes_part), helper(rules.shortening)
@@ -94,9 +94,9 @@ unbiased, averaged = helper(rules.unbiased), helper(rules.averaged)
 ascent_scale, ascent = helper(rules.ascent_scale), helper(rules.ascent)
 adaptive_ascent = helper(rules.adaptive_ascent)
 langevin, scope_at = helper(rules.langevin), helper(rules.scope_at)
-mixed, scrambled, place_of = helper(random.mixed), helper(random.scrambled), helper(random.place_of)
-joined = helper(random.joined, mixed=mixed)
-normal = formula(random.normal, versions)
+mixed, scrambled, place_of = helper(draws.mixed), helper(draws.scrambled), helper(draws.place_of)
+joined = helper(draws.joined, mixed=mixed)
+normal = formula(draws.normal, versions)
 
 run: Any = None  # bound when a version is made: the interpreter and the sums, parallel or not
 moments: Any = None

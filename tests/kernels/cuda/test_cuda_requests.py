@@ -42,11 +42,13 @@ def test_every_kernel_is_asked_for_and_has_a_case() -> None:
 
 
 def test_kernels_are_in_the_same_files_on_both_devices() -> None:
-    """But for the interpreter, vector code, mathematics and pixel lanes of a CPU, and launches and sums of a GPU."""
+    """But for the interpreter, vector code, mathematics, pixel lanes and K-FAC of a CPU, and launches and sums of a
+    GPU."""
     kernels = Path(rop.__file__).parent / "kernels"
     cpu, cuda = ({file.stem for file in (kernels / device).glob("*.py")} for device in ("cpu", "cuda"))
     on_pixel_lanes = {"reads", "phases", "packing", "strips", "depthwise", "tiles", "winograd", "winograd_gradient"}
-    assert cpu - cuda == {"interpreter", "mathematics", "vector"} | on_pixel_lanes
+    of_kfac = {"factors", "preconditioner"}
+    assert cpu - cuda == {"interpreter", "mathematics", "vector"} | on_pixel_lanes | of_kfac
     assert cuda - cpu == {"compile", "sums"}
 
 

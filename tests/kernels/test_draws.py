@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rop.kernels.random import distinct, key_of, normals
+from rop.kernels.draws import distinct, key_of, normals
 
 MANY = 200_000
 
