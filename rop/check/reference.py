@@ -204,11 +204,7 @@ def standardise(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return c * ((c**2).mean(axes, keepdim=True) + eps) ** -0.5
 
 
-def layernorm(layer: layers.LayerNorm, use: Use, x: Tensor) -> Tensor:
-    return scaled(standardise(x, (1,), layer.eps), use.parameters)
-
-
-def layernorm2d(layer: layers.LayerNorm2d, use: Use, x: Tensor) -> Tensor:
+def layernorm(layer: layers.LayerNorm | layers.LayerNorm2d, use: Use, x: Tensor) -> Tensor:
     return scaled(standardise(x, (1,), layer.eps), use.parameters)
 
 

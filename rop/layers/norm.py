@@ -23,6 +23,8 @@ RMSNorm does not centre: c = x, and a = 0. The second step is batch normalisatio
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from rop.arguments import check_bool, check_float, check_int
@@ -52,6 +54,11 @@ class SampleNorm(Layer):
     has_bias: bool
     groups: int | None = None  # of channels, whose pixels form a set; None: every pixel is a set
     centres = True  # whether the mean is subtracted
+
+    def _keep(self, channels: int, eps: float, has_weight: bool, has_bias: bool, **own: Any) -> None:
+        """Stores what all have, and the arguments of a layer's own."""
+        checked = check_float(type(self).__name__, "eps", eps, positive=True)
+        self._set(channels=channels, eps=checked, has_weight=has_weight, has_bias=has_bias, **own)
 
     def parameter_shapes(self) -> dict[str, Shape]:
         names = {"weight": self.has_weight, "bias": self.has_bias}
@@ -115,15 +122,8 @@ class LayerNorm(_OverFeatures):
     ) -> None:
         owner, features = type(self).__name__, _features(type(self).__name__, normalized_shape)
         affine = check_bool(owner, "elementwise_affine", elementwise_affine)
-        self._set(
-            normalized_shape=features,
-            channels=features,
-            eps=check_float(owner, "eps", eps, positive=True),
-            elementwise_affine=affine,
-            bias=check_bool(owner, "bias", bias),
-            has_weight=affine,
-            has_bias=affine and bias,
-        )
+        own = {"normalized_shape": features, "elementwise_affine": affine, "bias": check_bool(owner, "bias", bias)}
+        self._keep(features, eps, affine, affine and bias, **own)
 
 
 @record.layer("custom")
@@ -136,7 +136,6 @@ class RMSNorm(_OverFeatures):
     """
 
     elementwise_affine: bool
-    has_bias = False
     centres = False
 
     def __init__(
@@ -145,16 +144,10 @@ class RMSNorm(_OverFeatures):
         owner, features = type(self).__name__, _features(type(self).__name__, normalized_shape)
         given = float(np.finfo(np.float32).eps) if eps is None else eps
         affine = check_bool(owner, "elementwise_affine", elementwise_affine)
-        self._set(
-            normalized_shape=features,
-            channels=features,
-            eps=check_float(owner, "eps", given, positive=True),
-            elementwise_affine=affine,
-            has_weight=affine,
-        )
+        self._keep(features, given, affine, False, normalized_shape=features, elementwise_affine=affine)
 
 
-@record.layer("custom")
+@record.layer("custom", reference="rop.check.reference:layernorm")
 class LayerNorm2d(SampleNorm):
     """(x − mean) / √(variance + ε) · γ + β over the channels of each pixel of an image, as in ConvNeXt.
 
@@ -167,15 +160,8 @@ class LayerNorm2d(SampleNorm):
 
     def __init__(self, num_channels: int, eps: float = 1e-6, affine: bool = True) -> None:
         owner = type(self).__name__
-        there = check_bool(owner, "affine", affine)
-        self._set(
-            num_channels=check_int(owner, "num_channels", num_channels),
-            channels=num_channels,
-            eps=check_float(owner, "eps", eps, positive=True),
-            affine=there,
-            has_weight=there,
-            has_bias=there,
-        )
+        channels, there = check_int(owner, "num_channels", num_channels), check_bool(owner, "affine", affine)
+        self._keep(channels, eps, there, there, num_channels=channels, affine=there)
 
     def output_shape(self, where: str, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -216,16 +202,8 @@ class GroupNorm(_OverPixels):
         if channels % groups:
             raise ArgumentError(f"{owner}: expected num_groups to divide num_channels {channels}, got {groups}")
         there = check_bool(owner, "affine", affine)
-        self._set(
-            num_groups=groups,
-            groups=groups,
-            num_channels=channels,
-            channels=channels,
-            eps=check_float(owner, "eps", eps, positive=True),
-            affine=there,
-            has_weight=there,
-            has_bias=there,
-        )
+        own = {"num_groups": groups, "num_channels": channels, "affine": there}
+        self._keep(channels, eps, there, there, groups=groups, **own)
 
     def describe(self) -> str:
         return f"GroupNorm {self.num_groups} of {self.num_channels}"
@@ -244,13 +222,5 @@ class InstanceNorm2d(_OverPixels):
 
     def __init__(self, num_features: int, eps: float = 1e-5, affine: bool = False) -> None:
         owner = type(self).__name__
-        there = check_bool(owner, "affine", affine)
-        self._set(
-            num_features=check_int(owner, "num_features", num_features),
-            channels=num_features,
-            groups=num_features,
-            eps=check_float(owner, "eps", eps, positive=True),
-            affine=there,
-            has_weight=there,
-            has_bias=there,
-        )
+        channels, there = check_int(owner, "num_features", num_features), check_bool(owner, "affine", affine)
+        self._keep(channels, eps, there, there, groups=channels, num_features=channels, affine=there)

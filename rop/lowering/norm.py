@@ -10,12 +10,9 @@ from rop.lowering.plan import Operation, Plan
 from rop.lowering.registry import lowers
 from rop.lowering.values import ORDERS, Value
 
-FIELDS = 8  # numbers of a set at each order: m, r, t, a, b, s, G, D
-
 
 class Standardise(Operation):
-    """n = r c, set by set. A set is some neighbouring rows of each of some pixels; ``numbers`` has the rows of all
-    sets' numbers, FIELDS for each, which lie like rows of x."""
+    """n = r c, set by set. A set is some neighbouring rows of each of some pixels."""
 
     def __init__(self, plan: Plan, layer: SampleNorm, x: Value):
         self.layer = layer
@@ -26,7 +23,6 @@ class Standardise(Operation):
         if layer.groups is not None:
             self.sets, self.blocks = layer.groups, x.pixels
         self.rows = x.rows // (self.sets * self.blocks)  # of a block, one of which each pixel of the set has
-        self.numbers = plan.buffer(FIELDS * self.sets, ORDERS, x.buffer.pixels)
 
 
 class Scale(ChannelMap):

@@ -33,7 +33,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.sums import stripe_sum
+from rop.kernels.cuda.sums import block_and_lane, stripe_sum
 from rop.layers import batchnorm, jet
 from rop.layers import norm as layer
 
@@ -64,14 +64,6 @@ def with_centre(orders: Orders = ORDERS, levels: Orders = ORDERS, centres: bool 
 def per_set(names: BoundNames, given: Arguments) -> tuple[int, ...]:
     """A grid with a block for every set and warp of lanes."""
     return (given["sets"] * (given["x"][0].shape[1] // WARP),)
-
-
-@helper
-def place(lanes):
-    """Set and lane of this thread, in the grid ``per_set``."""
-    warps = lanes // WARP
-    one = cuda.blockIdx.x // warps
-    return one, (cuda.blockIdx.x - one * warps) * WARP + cuda.threadIdx.x
 
 
 @helper
@@ -189,7 +181,7 @@ def roots(table, m, s, one, lane, n, eps):
 def standardise(y: Jet, x: Jet, table: Jet, sets: Count, rows: Count, blocks: Count, step: Count, eps: Number):
     """The jet of n = r c, and the numbers of every set that this takes."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
-    one, lane = place(x[0].shape[1])
+    one, lane = block_and_lane(x[0].shape[1])
     count = rows * blocks
     m = means(buffer, x, table, one, lane, count, rows, step)
     s = products(buffer, x, m, one, lane, count, rows, step)
@@ -274,7 +266,7 @@ def shares(r, sums, n):
 def standardise_backward(h: Jet, x: Jet, g: Jet, table: Jet, sets: Count, rows: Count, blocks: Count, step: Count):
     """The jet of h = r g − a − b c, with a = 0 if nothing is centred."""
     buffer = cuda.shared.array((STRIPES, WARP), real)
-    one, lane = place(x[0].shape[1])
+    one, lane = block_and_lane(x[0].shape[1])
     count = rows * blocks
     m, r, t = jet_of(table, MEAN, one, lane), jet_of(table, ROOT, one, lane), jet_of(table, CUBE, one, lane)
     totals, dots = gradient_sums(buffer, x, g, m, one, lane, count, rows, step)

@@ -33,7 +33,7 @@ from rop.kernels.cuda.compile import (
     wants_1,
     wants_2,
 )
-from rop.kernels.cuda.sums import stripe_largest, stripe_sum
+from rop.kernels.cuda.sums import block_and_lane, stripe_largest, stripe_sum
 from rop.layers import jet
 from rop.layers import softmax as layer
 
@@ -61,9 +61,7 @@ log = False
 @helper
 def place(lanes, rows):
     """Pixel, first row and lane of this thread, in the grid ``per_pixel``."""
-    warps = lanes // WARP
-    pixel = cuda.blockIdx.x // warps
-    lane = (cuda.blockIdx.x - pixel * warps) * WARP + cuda.threadIdx.x
+    pixel, lane = block_and_lane(lanes)
     return pixel, pixel * rows, lane
 
 

@@ -14,6 +14,7 @@ from numba import cuda
 from rop.kernels.cuda.compile import (
     STRIPES,
     THREADS,
+    WARP,
     Arguments,
     BoundNames,
     Matrix,
@@ -62,6 +63,15 @@ def sum_of_two(a, b):
 @helper
 def larger_of_two(a, b):
     return b if b > a else a
+
+
+@helper
+def block_and_lane(lanes):
+    """The number of the set of rows that this thread works for, and its lane, in a grid with a block for every set and
+    warp of lanes."""
+    warps = lanes // WARP
+    one = cuda.blockIdx.x // warps
+    return one, (cuda.blockIdx.x - one * warps) * WARP + cuda.threadIdx.x
 
 
 combine: Any = None  # the operation of a reduction: bound below

@@ -16,12 +16,16 @@ class EmitStandardise(Emitter):
 
     operation: Standardise
 
+    def reserve(self) -> None:
+        op = self.operation
+        self.numbers = self.layout.buffer(op, norm.FIELDS * op.sets, pixels=op.x[0].buffer.pixels)
+
     def _common(self, k: int) -> dict[str, Operand]:
         op, layout = self.operation, self.layout
         return {
             "order": k,
             "x": layout.value(op.x[0], k),
-            "tables": layout.jet(op.numbers, k),
+            "tables": layout.jet(self.numbers, k),
             "sets": (op.sets, op.rows, op.blocks, op.x[0].channels),
             "centres": int(op.layer.centres),
             "extent": layout.extent(op.y),

@@ -20,10 +20,13 @@ class EmitStandardise(Emitter):
 
     operation: Standardise
 
+    def reserve(self) -> None:
+        self.numbers = self.plan.buffer(norm.FIELDS * self.operation.sets)
+
     def _common(self, code: Code) -> dict[str, Any]:
         op = self.operation
         sets = {"sets": op.sets, "rows": op.rows, "blocks": op.blocks, "step": op.x[0].channels}
-        return {"x": code.value(op.x[0]), "table": code.jet(op.numbers), **sets}
+        return {"x": code.value(op.x[0]), "table": code.jet(self.numbers), **sets}
 
     def _options(self, code: Code, orders: tuple[int, ...]) -> dict[str, Any]:
         op = self.operation
